@@ -1,0 +1,82 @@
+"""Errors: one root, one flat class per boundary that was crossed.
+
+Each class has a stable ``code`` and one HTTP status; each message says in one line what went wrong
+and what to do next.
+"""
+
+
+class PlaitError(Exception):
+    """Root of every error that plait raises on purpose."""
+
+    code = "error"
+    http_status = 500
+
+
+class ConfigError(PlaitError):
+    """A job file, flag or setting is wrong."""
+
+    code = "config"
+    http_status = 422
+
+
+class ModelError(PlaitError):
+    """A base model or adapter cannot be found, read or applied."""
+
+    code = "model"
+    http_status = 422
+
+
+class RequestError(PlaitError):
+    """An operation's arguments are wrong (ids out of range, lengths that differ, an unknown loss)."""
+
+    code = "request"
+    http_status = 400
+
+
+class CapacityError(PlaitError):
+    """A request can never fit this machine, however long it waits."""
+
+    code = "capacity"
+    http_status = 422
+
+
+class EnvironmentFailure(PlaitError):
+    """An environment or tool failed or ran out of its time."""
+
+    code = "environment"
+    http_status = 502
+
+
+class RewardError(PlaitError):
+    """A reward function raised, hung, or returned something that is no reward."""
+
+    code = "reward"
+    http_status = 502
+
+
+class EngineError(PlaitError):
+    """An engine could not carry out an operation that was valid (non-finite loss, out of memory)."""
+
+    code = "engine"
+    http_status = 500
+
+
+class WorkerLost(PlaitError):
+    """A worker process ended while it had work; the work is put back or reported."""
+
+    code = "worker_lost"
+    http_status = 503
+
+
+class StoreError(PlaitError):
+    """The durable store or the disk under it refused a write."""
+
+    code = "store"
+    http_status = 507
+
+
+class RunEnded(PlaitError):
+    """The run was cancelled, has failed or is finished; its operations are refused with the reason."""
+
+    code = "run_ended"
+    http_status = 409

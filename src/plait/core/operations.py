@@ -1,0 +1,210 @@
+"""Operations: the function-level requests that all work is made of.
+
+The seven names are the Tinker primitives and PlexRL's function-level requests (PlexRL, unified LLM
+service). Arrays travel as plain sequences here; an engine may turn them into whatever it likes.
+Suffixes: N positions of one datum.
+
+Mutations (everything but ``Sample`` and ``Forward``) carry ``seq``, the run's own counter from 1:
+``(run_id, seq)`` is the idempotency key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from plait.core.ids import OpId, RunId
+from plait.core.runs import LoraSpec
+
+
+class StopReason(StrEnum):
+    """Why a sample ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. ``top_k=0`` and ``top_p=1`` are off; ``temperature=0`` is greedy.
+
+    ``stop`` strings end a sample when its decoded text contains one; the tokens that spell it are
+    kept. ``stop_tokens`` end it on that id, which is kept too. ``seed`` fixes the draw of every
+    sample of the request: sample i of n differs from sample j, and the set is reproducible.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Draw ``n`` continuations of one prompt from the run's policy at ``version``.
+
+    ``version=None`` samples the base model with no adapter.
+    """
+
+    op_id: OpId
+    run_id: RunId
+    version: int | None
+    prompt: tuple[int, ...]
+    n: int = 1
+    params: SamplingParams
+    first_index: int = 0
+    """Index of the first sample: one seed with ``first_index`` 0..n-1 equals one request of n."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """One continuation: tokens and the log-prob of each under the model's full distribution
+    at temperature 1 (as Tinker and vLLM report them)."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: StopReason
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleResult:
+    """The continuations of a ``Sample``, in index order."""
+
+    samples: tuple[Sampled, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datum:
+    """One training sequence of N positions: ``input_tokens[i]`` predicts ``target_tokens[i]``.
+
+    ``mask[i]`` says whether position i is scored; ``inputs`` holds per-position loss inputs, each of
+    length N (``weights``, ``advantages``, ``logprobs``, ``ref_logprobs``), read only where the mask
+    is true.
+    """
+
+    input_tokens: Sequence[int]
+    target_tokens: Sequence[int]
+    mask: Sequence[bool]
+    inputs: dict[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamParams:
+    """One AdamW step. ``grad_clip_norm=0`` is off."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Make a run's adapter (version 0) and empty optimizer state."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    lora: LoraSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """Log-probs of the target tokens where the mask is true. ``adapter=False`` is the reference."""
+
+    op_id: OpId
+    run_id: RunId
+    data: tuple[Datum, ...]
+    adapter: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBackward:
+    """Add the gradient of the token-summed loss to what the run has accumulated."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    data: tuple[Datum, ...]
+    loss: str
+    loss_config: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimStep:
+    """Apply and clear the accumulated gradient; the run's version rises by one."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    adam: AdamParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Make the run's committed ``version`` samplable."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Keep the run's current state (adapter, and optimizer if asked) under ``path``."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    path: str
+    optimizer: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Replace the run's state with what lies under ``path``."""
+
+    op_id: OpId
+    run_id: RunId
+    seq: int
+    path: str
+    optimizer: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardResult:
+    """Per datum: log-probs at the masked positions, in order. ``metrics`` keys end in their
+    reduction (``loss:sum``)."""
+
+    logprobs: tuple[tuple[float, ...], ...]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What an ``OptimStep`` did: the version it made and its metrics (``grad_norm:mean`` …)."""
+
+    version: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Result of an operation that returns nothing but where its output lies."""
+
+    path: str = ""
+
+
+TrainOp = Create | Forward | ForwardBackward | OptimStep | Save | Load
+"""What a training engine carries out."""
+Mutation = Create | ForwardBackward | OptimStep | Publish | Save | Load
+"""What must be durable before it is acknowledged."""
+Operation = Sample | Forward | Mutation
+Result = SampleResult | ForwardResult | StepResult | Done

@@ -1,0 +1,33 @@
+"""Plans: what a policy answers. Frozen values that the runtime or the simulator applies."""
+
+from dataclasses import dataclass
+
+from plait.core.ids import OpId, RunId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Why a run is not being served; shown to its owner as it stands."""
+
+    run_id: RunId
+    reason: str
+    """A stable word: ``kv_budget``, ``barrier``, ``turn``, ``trainer_busy``, ``paused``."""
+    detail: str = ""
+    position: int = 0
+    """Place in the queue, from 1; 0 where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPlan:
+    """Runs that may start their rollout now, and why the others wait."""
+
+    admit: tuple[RunId, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchPlan:
+    """The operation to run next (``None``: leave the worker free), and why the others wait."""
+
+    op_id: OpId | None = None
+    waits: tuple[Wait, ...] = ()

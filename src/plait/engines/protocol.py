@@ -1,0 +1,128 @@
+"""The engine contract: what a worker process may ask of the engine it hosts.
+
+Engines hold no policy and no clock of their own. They return control after every forward step with
+a token count, so that the worker can take a new share of the machine there (JigsawRL §sub-stage).
+One contract suite (tests/contract) runs against every engine.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plait.core.ids import OpId, RunId
+from plait.core.operations import (
+    AdamParams,
+    Datum,
+    ForwardResult,
+    Sample,
+    SampleResult,
+    StepResult,
+)
+from plait.core.runs import LoraSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Numbers of a base model that policies and estimates need."""
+
+    name: str
+    vocab_size: int
+    max_context: int
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    n_params: int
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardStep:
+    """What one forward step of a rollout engine did."""
+
+    n_tokens: int
+    n_prefill_tokens: int
+    n_running: int
+    n_waiting: int
+    n_preempted: int
+    kv_blocks_used: int
+    tokens_by_run: dict[RunId, int]
+    kv_blocks_by_run: dict[RunId, int]
+    finished: tuple[tuple[OpId, SampleResult], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainStep:
+    """What one micro-batch of a training engine did."""
+
+    run_id: RunId
+    n_tokens: int
+    forward_only: bool
+
+
+class RolloutEngine(Protocol):
+    """Continuous batching over many adapters. Not thread-safe: one owner calls it."""
+
+    shape: ModelShape
+
+    def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
+        """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
+
+    def drop_adapter(self, run_id: RunId, version: int) -> None:
+        """Forget an adapter once its last sample has ended; unknown ones are ignored."""
+
+    def add(self, op: Sample) -> None:
+        """Queue a sample; RequestError on bad ids, CapacityError if it can never fit."""
+
+    def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
+        """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
+
+    def set_paused(self, run_id: RunId, paused: bool) -> None:
+        """Keep a run's samples out of forward steps without touching the others."""
+
+    def resize_kv(self, n_blocks: int) -> None:
+        """Change the cache's size; running samples are kept or preempted, never lost."""
+
+    def has_work(self) -> bool:
+        """True while a forward step would do something."""
+
+    def step(self) -> ForwardStep:
+        """One forward step over whatever is runnable."""
+
+
+class TrainEngine(Protocol):
+    """Per-run adapters, gradients and optimizers over one frozen base. Not thread-safe."""
+
+    shape: ModelShape
+
+    def create(self, run_id: RunId, lora: LoraSpec) -> None:
+        """Make version 0 of a run, determined by ``lora.seed`` alone."""
+
+    def drop(self, run_id: RunId) -> None:
+        """Free a run's state; unknown runs are ignored."""
+
+    def has_run(self, run_id: RunId) -> bool:
+        """True if the run's state is resident."""
+
+    def forward(
+        self, run_id: RunId, data: Sequence[Datum], *, adapter: bool
+    ) -> Generator[TrainStep, None, ForwardResult]:
+        """Log-probs where masked; yields after each micro-batch."""
+
+    def forward_backward(
+        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+    ) -> Generator[TrainStep, None, ForwardResult]:
+        """Accumulate the gradient of the token-summed loss; yields after each micro-batch.
+
+        A failure leaves the accumulated gradient as it was before the call.
+        """
+
+    def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
+        """AdamW on the accumulated gradient, then clear it. EngineError (and no change) if the
+        gradient or the new weights are not finite."""
+
+    def save(self, run_id: RunId, path: str, *, optimizer: bool) -> None:
+        """Write PEFT safetensors (and ``optimizer.safetensors``) into an existing directory."""
+
+    def load(self, run_id: RunId, path: str, *, optimizer: bool) -> None:
+        """Make the run (if need be) and restore it bit for bit from ``save``'s files."""

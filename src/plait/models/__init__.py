@@ -1,0 +1,1 @@
+"""Models by name: where a base model's files lie, and its tokenizer. Never imports torch."""

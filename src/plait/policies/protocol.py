@@ -1,0 +1,44 @@
+"""The policy protocols: ``decide(view, state, now) -> (plan, state)``, pure.
+
+A policy reads no clock, draws no random number and keeps nothing between calls but ``state``, which
+is JSON-serialisable. The runtime and the simulator call the same objects; every call is traced with
+its inputs and replays exactly.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from plait.core.plan import AdmissionPlan, DispatchPlan
+from plait.core.view import AdmissionView, DispatchView
+
+State = dict[str, Any]
+"""Policy state: JSON values only."""
+
+
+class Admission(Protocol):
+    """Which runs may roll out (MARLaaS §4.3)."""
+
+    name: str
+
+    def decide(
+        self, view: AdmissionView, state: State, now: float
+    ) -> tuple[AdmissionPlan, State]: ...
+
+
+class Dispatch(Protocol):
+    """Which training-side operation runs next (MARLaaS §4.2, PlexRL request scheduling)."""
+
+    name: str
+
+    def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """A complete way of sharing one machine: what ``plait run --policy NAME`` selects."""
+
+    name: str
+    admission: Admission
+    dispatch: Dispatch
+    topology: Literal["disaggregated", "collocated"] = "disaggregated"
+    """Rollout and training in two worker processes, or in one that alternates."""
