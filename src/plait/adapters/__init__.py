@@ -1,1 +1,1 @@
-
+"""Adapters on disk: PEFT safetensors in and out."""

@@ -1,0 +1,102 @@
+"""PEFT files: a LoRA adapter as ``transformers`` + ``peft`` read and write it.
+
+``adapter_config.json`` and ``adapter_model.safetensors``. Every tensor of a file must belong to a
+linear layer of the model: an adapter whose names do not match is refused, never silently ignored.
+
+Shapes: R rank; A is ``(R, in)``, B is ``(out, R)``; the update is ``alpha / R · B A``.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+
+from plait.core.errors import ModelError, StoreError
+from plait.core.runs import ALL_LINEAR, LoraSpec
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Key = tuple[int, str]
+"""``(layer, module)`` such as ``(3, "q_proj")``."""
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+_NAME = re.compile(
+    r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """One adapter in memory: its shape and an (A, B) pair for every module it changes."""
+
+    spec: LoraSpec
+    pairs: dict[Key, Pair]
+
+
+def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> None:
+    """Write the adapter into the existing directory ``path`` and flush it to disk."""
+    folder = Path(path)
+    tensors = {}
+    for (layer, module), pair in adapter.pairs.items():
+        block = "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
+        stem = f"base_model.model.model.layers.{layer}.{block}.{module}.lora_"
+        for letter, tensor in zip("AB", pair, strict=True):
+            tensors[f"{stem}{letter}.weight"] = tensor.detach().cpu().contiguous()
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_model,
+        "r": adapter.spec.rank,
+        "lora_alpha": adapter.spec.alpha,
+        "target_modules": sorted(adapter.spec.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    write_durably(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    write_durably(folder / CONFIG, json.dumps(config, indent=2).encode())
+
+
+def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
+    """Read an adapter directory; ModelError if it is none or names modules that do not exist."""
+    folder = Path(path)
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        tensors = load_file(str(folder / WEIGHTS))
+    except FileNotFoundError as e:
+        raise ModelError(f"{folder} is no PEFT adapter: {e.filename} is missing") from e
+    if config.get("peft_type") != "LORA":
+        raise ModelError(f"{folder} holds a {config.get('peft_type')} adapter; only LORA is known")
+    for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save"):
+        if config.get(key):
+            raise ModelError(f"{folder} sets {key}, which is not supported")
+    halves: dict[Key, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = _NAME.fullmatch(name)
+        if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
+            raise ModelError(f"{folder}: {name} matches no linear layer of the base model")
+        halves.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor.float()
+    broken = [k for k, v in halves.items() if len(v) != 2]
+    if broken or not halves:
+        raise ModelError(f"{folder} lacks half of a LoRA pair: {broken or 'it is empty'}")
+    spec = LoraSpec(
+        rank=int(config["r"]),
+        alpha=float(config["lora_alpha"]),
+        targets=tuple(sorted({module for _, module in halves})),
+    )
+    return Adapter(spec=spec, pairs={k: (v["A"], v["B"]) for k, v in sorted(halves.items())})
+
+
+def write_durably(file: Path, data: bytes) -> None:
+    """Write ``file`` and wait for the disk; StoreError when the disk is full or read-only."""
+    try:
+        with file.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as e:
+        raise StoreError(f"cannot write {file}: {e.strerror}; free space, then resume") from e
