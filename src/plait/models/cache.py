@@ -1,8 +1,9 @@
 """Cache: where converted models lie on this machine, and how one process at a time fills a place.
 
-``PLAIT_CACHE``, else ``XDG_CACHE_HOME/plait``, else ``~/.cache/plait``. An entry is a directory that
-exists only when it is complete: it is built beside its place and renamed into it, under a file lock,
-so that a killed build leaves nothing that could be taken for a model and two processes build once.
+``PLAIT_CACHE``, else ``XDG_CACHE_HOME/plait``, else ``~/.cache/plait``. An entry is a directory
+that exists only when it is complete: it is built beside its place and renamed into it, under a file
+lock, so that a killed build leaves nothing that could be taken for a model and two processes build
+once.
 """
 
 import os
@@ -57,7 +58,7 @@ def build_once(
 
 
 def _build(place: Path, build: Callable[[Path], None]) -> None:
-    # One fixed name, which the lock makes safe: what a killed build left is cleared by the next one.
+    # One fixed name, which the lock makes safe: the next build clears what a killed one left.
     scratch = place.with_name(f".{place.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()

@@ -1,9 +1,9 @@
 """Convert: a GGUF file into a Hugging Face directory, in a process of its own.
 
-``python -m plait.engines.torch.convert MODEL.gguf OUT`` writes fp32 safetensors (a dequantised weight
-is a product of a half-precision scale and an integer: bf16 would round it), tokenizer and chat
-template into the existing directory OUT. The quantization section is dropped: the weights that are
-written are plain. Atomicity and locking are the caller's (``plait.models.cache``).
+``python -m plait.engines.torch.convert MODEL.gguf OUT`` writes fp32 safetensors (a dequantised
+weight is a product of a half-precision scale and an integer: bf16 would round it), tokenizer and
+chat template into the existing directory OUT. The quantization section is dropped: the
+weights that are written are plain. Atomicity and locking are the caller's (``plait.models.cache``).
 """
 
 import json
