@@ -7,7 +7,6 @@ processes use them. Frozen: nothing ever writes to these tensors.
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +16,12 @@ from safetensors.torch import save_file
 
 from plait.core.errors import ModelError
 from plait.engines.torch.arch import Arch, read_arch
-from plait.models.cache import cache_dir, locked
+from plait.models.cache import build_once, cache_root
 
 LAYOUT = "fused-1"
 """Part of the cached file's name: raise it when the layout changes."""
+
+FUSED = "fused.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +96,12 @@ def fused_file(
     stamp = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in _shards(source)]
     text = json.dumps([LAYOUT, str(source), str(dtype), stamp])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder = (cache or cache_dir()) / "weights"
-    file = folder / f"{source.name}-{LAYOUT}-{digest}.safetensors"
-    if file.is_file():
-        return file
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / f"{file.name}.lock"):
-        if not file.is_file():
-            temporary = file.with_suffix(f".tmp-{os.getpid()}")
-            save_file(_fuse(source, arch, dtype), str(temporary))
-            temporary.replace(file)
-    return file
+    place = cache_root(cache) / "weights" / f"{source.name}-{LAYOUT}-{digest}"
+
+    def build(out: Path) -> None:
+        save_file(_fuse(source, arch, dtype), str(out / FUSED))
+
+    return build_once(place, build) / FUSED
 
 
 def _shards(source: Path) -> list[Path]:
