@@ -18,7 +18,10 @@ State = dict[str, Any]
 class Admission(Protocol):
     """Which runs may roll out (MARLaaS §4.3)."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
 
     def decide(
         self, view: AdmissionView, state: State, now: float
@@ -28,9 +31,14 @@ class Admission(Protocol):
 class Dispatch(Protocol):
     """Which training-side operation runs next (MARLaaS §4.2, PlexRL request scheduling)."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
 
-    def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]: ...
+    def decide(
+        self, view: DispatchView, state: State, now: float
+    ) -> tuple[DispatchPlan, State]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

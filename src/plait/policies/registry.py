@@ -1,0 +1,116 @@
+"""Registry: the ways of sharing a machine by name, as ``plait run --policy NAME`` selects them.
+
+``marlaas`` (also ``plait``) is the default; the others are its published baselines and ablations
+behind the same interface. An unknown name or option is refused with the nearest known one.
+"""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from plait.core.errors import ConfigError
+from plait.policies.admission import KvAdmission
+from plait.policies.baselines.one_at_a_time import OneAtATime
+from plait.policies.baselines.rounds import RoundAdmission, RoundDispatch
+from plait.policies.baselines.unlimited import AdmitAll
+from plait.policies.dispatch import FairDispatch, FifoDispatch
+from plait.policies.protocol import Dispatch, Sharing
+
+DEFAULT = "marlaas"
+ALIASES = {"plait": DEFAULT}
+
+Topology = Literal["disaggregated", "collocated"]
+
+
+def make(name: str = DEFAULT, **options: Any) -> Sharing:
+    """The policy called ``name``; ConfigError on an unknown name, option or value."""
+    canonical = ALIASES.get(name, name)
+    if canonical not in _MAKERS:
+        raise ConfigError(f"unknown policy {name!r}{_nearest(name, known())}")
+    maker, allowed = _MAKERS[canonical]
+    for key, value in options.items():
+        if key not in allowed:
+            raise ConfigError(f"policy {name} has no option {key!r}{_nearest(key, allowed)}")
+        if not allowed[key](value):
+            raise ConfigError(f"policy {name}: {value!r} is no valid {key}")
+    return maker(canonical, **options)
+
+
+def known() -> tuple[str, ...]:
+    """All names that ``make`` takes, aliases included, sorted."""
+    return tuple(sorted([*_MAKERS, *ALIASES]))
+
+
+def _nearest(word: str, choices: Iterable[str]) -> str:
+    choices = sorted(choices)
+    close = get_close_matches(word, choices, n=1, cutoff=0.4)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return f": choose from {', '.join(choices)}" if choices else ": it has none"
+
+
+def _marlaas(
+    name: str,
+    *,
+    max_active: int = 0,
+    estimate: Literal["measured", "worst"] = "measured",
+    dispatch: Literal["fair", "fifo"] = "fair",
+    topology: Topology = "disaggregated",
+) -> Sharing:
+    chosen: Dispatch = FairDispatch() if dispatch == "fair" else FifoDispatch()
+    admission = KvAdmission(max_active=max_active, estimate=estimate)
+    return Sharing(name=name, admission=admission, dispatch=chosen, topology=topology)
+
+
+def _no_multi_lora(name: str, *, topology: Topology = "disaggregated") -> Sharing:
+    return _marlaas(name, max_active=1, topology=topology)
+
+
+def _no_admission(name: str, *, topology: Topology = "disaggregated") -> Sharing:
+    return Sharing(name=name, admission=AdmitAll(), dispatch=FairDispatch(), topology=topology)
+
+
+def _multi_lora_sync(name: str, *, topology: Topology = "disaggregated") -> Sharing:
+    return Sharing(
+        name=name, admission=RoundAdmission(), dispatch=RoundDispatch(), topology=topology
+    )
+
+
+def _sequential(name: str, *, topology: Topology = "disaggregated") -> Sharing:
+    return Sharing(name=name, admission=OneAtATime(), dispatch=FifoDispatch(), topology=topology)
+
+
+def _single_collocated(name: str) -> Sharing:
+    return _sequential(name, topology="collocated")
+
+
+def _single_disaggregated(name: str) -> Sharing:
+    return _sequential(name, topology="disaggregated")
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+_TOPOLOGY = {"topology": _one_of("disaggregated", "collocated")}
+_MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]]]] = {
+    "marlaas": (
+        _marlaas,
+        {
+            "max_active": _count,
+            "estimate": _one_of("measured", "worst"),
+            "dispatch": _one_of("fair", "fifo"),
+            **_TOPOLOGY,
+        },
+    ),
+    "no-multi-lora": (_no_multi_lora, _TOPOLOGY),
+    "no-admission": (_no_admission, _TOPOLOGY),
+    "multi-lora-sync": (_multi_lora_sync, _TOPOLOGY),
+    "sequential": (_sequential, _TOPOLOGY),
+    "single-collocated": (_single_collocated, {}),
+    "single-disaggregated": (_single_disaggregated, {}),
+}
