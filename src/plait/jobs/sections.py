@@ -1,0 +1,163 @@
+"""Sections of a job file: small, typed, each value with its range.
+
+Every key here is read by the controller, the engine or the tracker; a combination in which a key
+would do nothing is refused. Values are finite numbers. Names of models, environments and rewards
+are resolved by their own registries, which refuse what they do not know.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from plait.core.runs import ALL_LINEAR, MAX_RANK
+
+# Strict numbers: `true` is no 1 and "5" is no 5.
+Int = Annotated[int, Field(strict=True)]
+Float = Annotated[float, Field(strict=True)]
+Count = Annotated[Int, Field(ge=1)]
+Positive = Annotated[Float, Field(gt=0)]
+NotNegative = Annotated[Float, Field(ge=0)]
+
+PYTHON_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""``module:name``."""
+
+DEFAULT_CLIP_LOW = 0.8
+DEFAULT_CLIP_HIGH = 1.2
+"""Bounds of the probability ratio itself, Tinker's convention (PPO's epsilon of 0.2)."""
+DEFAULT_TARGET_WINDOW = 5
+"""Steps over which the training reward is averaged before it is held against the target."""
+
+
+class Section(BaseModel):
+    """Frozen, and no key that is not declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class AdapterSection(Section):
+    """The LoRA adapter that is trained. ``seed`` is the job's where none is given."""
+
+    rank: Annotated[Int, Field(ge=1, le=MAX_RANK)] = 8
+    alpha: Positive = 16.0
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ALL_LINEAR
+    seed: Int | None = None
+
+
+class EnvironmentSection(BaseModel):
+    """``name`` and whatever keys that environment takes; it refuses those it does not know."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+    name: Annotated[str, Field(min_length=1)]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The environment's own keys."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class RewardSection(BaseModel):
+    """A built-in verifier by ``name`` (further keys are its own) or a Python ``function``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+    name: Annotated[str, Field(min_length=1)] | None = None
+    function: Annotated[str, Field(pattern=PYTHON_PATH)] | None = None
+    weight: Float = 1.0
+    deadline_s: Positive = 10.0
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The verifier's own keys."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.name is None) == (self.function is None):
+            raise ValueError("give either `name` (a built-in) or `function: module:name`")
+        if self.function is not None and self.config:
+            keys = ", ".join(f"`{key}`" for key in self.config)
+            raise ValueError(f"{keys} would do nothing beside `function`")
+        return self
+
+
+class AlgorithmSection(Section):
+    """How rewards become a gradient. ``kl_coef`` 0: no reference; above: KL to the base model.
+
+    ``clip_low`` and ``clip_high`` bound the ratio of new to old probability (``loss: ppo`` only).
+    """
+
+    name: Literal["grpo", "dr-grpo", "rloo", "reinforce++"] = "grpo"
+    loss: Literal["ppo", "importance_sampling"] = "ppo"
+    clip_low: Annotated[Float, Field(ge=0, le=1)] | None = None
+    clip_high: Annotated[Float, Field(ge=1)] | None = None
+    kl_coef: NotNegative = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_clip(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("loss", "ppo") == "ppo":
+            return {"clip_low": DEFAULT_CLIP_LOW, "clip_high": DEFAULT_CLIP_HIGH} | data
+        return data
+
+    @model_validator(mode="after")
+    def _clip_is_used(self) -> Self:
+        if self.loss != "ppo" and (self.clip_low is not None or self.clip_high is not None):
+            raise ValueError("`clip_low` and `clip_high` would do nothing: they need `loss: ppo`")
+        return self
+
+    @property
+    def loss_config(self) -> dict[str, float]:
+        """What goes with the loss to the training engine."""
+        config = {"kl_coef": self.kl_coef}
+        if self.clip_low is not None and self.clip_high is not None:
+            config |= {"clip_low_threshold": self.clip_low, "clip_high_threshold": self.clip_high}
+        return config
+
+
+class LimitsSection(Section):
+    """What one sample may use. ``max_turns`` caps the environment's own number of turns."""
+
+    max_prompt_tokens: Count = 1024
+    max_tokens: Count = 256
+    """New tokens per turn."""
+    max_turns: Count | None = None
+    rollout_deadline_s: Positive = 600.0
+    """One budget for everything in a rollout: generation, tools and rewards."""
+
+
+class SamplingSection(Section):
+    """How training samples are drawn; ``top_k: 0`` and ``top_p: 1`` are off."""
+
+    temperature: Positive = 1.0
+    top_k: Annotated[Int, Field(ge=0)] = 0
+    top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+
+
+class OptimizerSection(Section):
+    """AdamW. The rate rises over ``warmup_steps``, then follows ``schedule`` to the last step."""
+
+    learning_rate: Positive = 1e-4
+    beta1: Annotated[Float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[Float, Field(ge=0, lt=1)] = 0.95
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    grad_clip_norm: NotNegative = 1.0
+    warmup_steps: Annotated[Int, Field(ge=0)] = 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+
+
+class EvaluationSection(Section):
+    """Held-out evaluation before the first step, after the last, and every ``every`` steps between
+    (0: not between). ``temperature: 0`` is greedy."""
+
+    every: Annotated[Int, Field(ge=0)] = 0
+    items: Count = 32
+    samples: Count = 1
+    temperature: NotNegative = 0.0
+
+
+class CheckpointSection(Section):
+    """A checkpoint (adapter, moments, counters) every ``every`` steps; ``keep_last`` stay."""
+
+    every: Count = 10
+    keep_last: Count = 2
