@@ -1,0 +1,117 @@
+"""JSONL: append-only files of one JSON object per line.
+
+Invariants: a line is written by one system call and is complete when ``write`` returns; a write
+that fails (full disk) is taken back, so that the file still ends in a complete line. A process
+killed inside a write leaves at most one torn last line, which readers ignore and the next writer
+removes. Numbers that are not finite become null. Whether lines also survive a power cut
+(``fsync``) is the caller's choice: the store is the truth, these files are its account.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from plait.core.errors import StoreError
+
+BLOCK_BYTES = 1 << 16
+"""How much of a file's end is read at a time in search of its last newline."""
+
+
+def dumps(value: object) -> str:
+    """Compact JSON; NaN and infinities, which JSON lacks, become null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+
+
+class JsonlWriter:
+    """Appends rows to one file. Safe to call from several threads."""
+
+    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
+        """Open for appending, after removing a torn last line; StoreError if that is impossible."""
+        self.path = Path(path)
+        self._fsync = fsync
+        self._lock = Lock()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            drop_torn_line(self.path)
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; StoreError, with the file as it was, if the disk refuses it."""
+        line = dumps(row).encode() + b"\n"
+        with self._lock:
+            size = os.fstat(self._file.fileno()).st_size
+            try:
+                if self._file.write(line) != len(line):
+                    raise OSError(None, "the disk is full")
+                if self._fsync:
+                    os.fsync(self._file.fileno())
+            except OSError as error:
+                if self.path.is_file():
+                    os.ftruncate(self._file.fileno(), size)
+                raise StoreError(
+                    f"cannot write {self.path} ({error.strerror}): free some space, then resume"
+                ) from error
+
+    def close(self) -> None:
+        """Close the file; closing twice does nothing."""
+        with self._lock:
+            self._file.close()
+
+
+def read_jsonl(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Rows in order. A missing file has none; a torn last line is ignored, any other that cannot be
+    read is a StoreError that names it."""
+    path = Path(path)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise StoreError(
+                    f"{path}:{number} is not JSON ({error}): remove the line"
+                ) from error
+            if not isinstance(row, dict):
+                raise StoreError(f"{path}:{number} is not a JSON object: remove the line")
+            yield row
+
+
+def drop_torn_line(path: Path) -> int:
+    """Cut what follows the last newline; the number of bytes removed."""
+    if not path.is_file():
+        return 0
+    with path.open("rb+") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - BLOCK_BYTES)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+        return size - end
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

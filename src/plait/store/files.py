@@ -1,0 +1,213 @@
+"""Files: directories that appear whole or not at all, and what a resume does to logs.
+
+Invariants: a directory under its final name is complete and on the disk (files, directory and
+parent are fsynced before and after the rename), and is never written again. Everything half-made
+or half-removed carries a prefix that ``sweep`` clears. A version's directory is sealed before its
+row is committed and its row is dropped before its directory is removed, so a row always has its
+directory; a directory without a row is the trace of a crash in between.
+
+Which versions are kept is the caller's decision; the rows are ``store.mutations``'.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from plait.core.errors import StoreError
+from plait.obs.jsonl import drop_torn_line, dumps, read_jsonl
+
+STAGING = "tmp-"
+"""Prefix of a directory being written."""
+LEAVING = "gone-"
+"""Prefix of a directory being removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What recovery found: removed directory names, and versions whose directory is missing."""
+
+    removed: tuple[str, ...]
+    missing: tuple[int, ...]
+
+
+class SealedDirs:
+    """Directories under one root, each written once. One process owns the root."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def path(self, name: str) -> Path:
+        """Where ``name`` lies, or will lie, once sealed."""
+        return self.root / name
+
+    def stage(self, name: str) -> Path:
+        """An empty directory to write into; what an earlier attempt left there is cleared."""
+        staging = self.root / f"{STAGING}{name}"
+        with disk_errors(self.root):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        return staging
+
+    def seal(self, name: str) -> Path:
+        """Make the staged directory durable and visible, or nothing of it (StoreError)."""
+        staging, final = self.root / f"{STAGING}{name}", self.path(name)
+        if final.exists():
+            raise StoreError(f"{final} exists already: a sealed directory is never written again")
+        with disk_errors(self.root):
+            for file in sorted(staging.rglob("*"), reverse=True):
+                _fsync(file)
+            _fsync(staging)
+            staging.rename(final)
+            _fsync(self.root)
+        return final
+
+    def write(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """Stage, fill, seal; whatever ``fill`` raises, nothing half-written stays."""
+        staging = self.stage(name)
+        try:
+            with disk_errors(self.root):
+                fill(staging)
+            return self.seal(name)
+        except BaseException:
+            self.discard(name)
+            raise
+
+    def discard(self, name: str) -> None:
+        """Clear a staged directory that will not be sealed."""
+        shutil.rmtree(self.root / f"{STAGING}{name}", ignore_errors=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a sealed directory: out of sight first, then file by file."""
+        leaving = self.root / f"{LEAVING}{name}"
+        with disk_errors(self.root):
+            shutil.rmtree(leaving, ignore_errors=True)
+            if self.path(name).exists():
+                self.path(name).rename(leaving)
+                shutil.rmtree(leaving)
+
+    def names(self) -> list[str]:
+        """Sealed directories, in order."""
+        if not self.root.is_dir():
+            return []
+        return sorted(
+            entry.name
+            for entry in self.root.iterdir()
+            if entry.is_dir() and not entry.name.startswith((STAGING, LEAVING))
+        )
+
+    def clear_unfinished(self) -> list[str]:
+        """Remove what a crash left half-made or half-removed; the names."""
+        if not self.root.is_dir():
+            return []
+        found = [e for e in self.root.iterdir() if e.name.startswith((STAGING, LEAVING))]
+        with disk_errors(self.root):
+            for entry in found:
+                shutil.rmtree(entry)
+        return sorted(entry.name for entry in found)
+
+
+class VersionDirs:
+    """A run's version directories: ``versions/000012``."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._dirs = SealedDirs(root)
+
+    def path(self, version: int) -> Path:
+        """Where a version lies once sealed."""
+        return self._dirs.path(_name(version))
+
+    def stage(self, version: int) -> Path:
+        """An empty directory for whoever writes the version, in any process."""
+        return self._dirs.stage(_name(version))
+
+    def seal(self, version: int) -> Path:
+        """Make what was staged durable and visible."""
+        return self._dirs.seal(_name(version))
+
+    def write(self, version: int, fill: Callable[[Path], None]) -> Path:
+        """Stage, fill, seal."""
+        return self._dirs.write(_name(version), fill)
+
+    def discard(self, version: int) -> None:
+        """Clear a staged version that will not be sealed."""
+        self._dirs.discard(_name(version))
+
+    def versions(self) -> list[int]:
+        """Sealed versions, in order."""
+        return [int(name) for name in self._dirs.names() if name.isdecimal()]
+
+    def surplus(self, keep_last: int, keep: set[int]) -> list[int]:
+        """What ``gc`` would remove: all but the last ``keep_last`` (at least one) and ``keep``."""
+        return [v for v in self.versions()[: -max(1, keep_last)] if v not in keep]
+
+    def gc(self, keep_last: int, keep: set[int]) -> list[int]:
+        """Remove the surplus, whose rows the caller has dropped before; the versions removed."""
+        surplus = self.surplus(keep_last, keep)
+        for version in surplus:
+            self._dirs.remove(_name(version))
+        return surplus
+
+    def sweep(self, committed: Iterable[int]) -> Swept:
+        """On recovery: remove what is half-made and what has no row."""
+        rows = set(committed)
+        removed = self._dirs.clear_unfinished()
+        for version in self.versions():
+            if version not in rows:
+                self._dirs.remove(_name(version))
+                removed.append(_name(version))
+        missing = sorted(rows - set(self.versions()))
+        return Swept(removed=tuple(removed), missing=tuple(missing))
+
+
+def truncate_jsonl(path: str | Path, keep_step: int) -> int:
+    """For a resume: drop rows of steps after ``keep_step`` and a torn last line; rows dropped.
+
+    Rows without a ``step`` stay. The file is replaced whole, or left as it was.
+    """
+    path = Path(path)
+    with disk_errors(path):
+        if not path.is_file():
+            return 0
+        drop_torn_line(path)
+        rows = list(read_jsonl(path))
+        kept = [row for row in rows if not _later(row.get("step"), keep_step)]
+        if len(kept) < len(rows):
+            staging = path.with_name(f"{STAGING}{path.name}")
+            with staging.open("w", encoding="utf-8") as file:
+                file.writelines(dumps(row) + "\n" for row in kept)
+                file.flush()
+                os.fsync(file.fileno())
+            staging.replace(path)
+            _fsync(path.parent)
+        return len(rows) - len(kept)
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turn what the operating system says about a disk into what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot write under {where} ({error.strerror or error}): "
+            "free some space or check that it is writable, then resume"
+        ) from error
+
+
+def _name(version: int) -> str:
+    return f"{version:06d}"
+
+
+def _later(step: object, keep_step: int) -> bool:
+    return isinstance(step, int | float) and step > keep_step
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

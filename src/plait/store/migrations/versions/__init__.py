@@ -1,0 +1,1 @@
+"""Schema revisions, applied by ``store.database`` when a store is opened."""

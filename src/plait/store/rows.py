@@ -1,0 +1,118 @@
+"""Rows: what the store answers. Frozen values; JSON columns arrive as plain dictionaries."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from plait.core.ids import RunId, TenantId
+
+Json = dict[str, Any]
+"""A JSON object. Numbers that are not finite are stored as null: JSON has no word for them."""
+
+
+class RunStatus(StrEnum):
+    """Where a run stands for good; the passing stage of a step is not kept here."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """True when the run takes no further mutation."""
+        return self in (RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+class MutationStatus(StrEnum):
+    """A mutation is accepted once and ends once."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run and the progress that its controller saved with the last commit."""
+
+    run_id: RunId
+    tenant_id: TenantId
+    name: str
+    spec: Json
+    status: RunStatus
+    reason: str
+    progress: Json
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRow:
+    """One committed version and the mutation that made it."""
+
+    run_id: RunId
+    version: int
+    seq: int
+    path: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationRow:
+    """One mutation of the log."""
+
+    run_id: RunId
+    seq: int
+    kind: str
+    status: MutationStatus
+    result: Json
+    error: str
+    accepted_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """Answer to ``accept``: new, or the original with what became of it."""
+
+    new: bool
+    status: MutationStatus
+    result: Json = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """One named checkpoint; a pinned one is never collected."""
+
+    run_id: RunId
+    name: str
+    version: int
+    path: str
+    kind: str
+    pinned: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """What a run has used in one kind of work, in all."""
+
+    run_id: RunId
+    tenant_id: TenantId
+    kind: str
+    device_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One thing that happened, to a run or to the launch."""
+
+    id: int
+    run_id: RunId | None
+    at: float
+    kind: str
+    detail: Json

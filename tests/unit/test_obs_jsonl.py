@@ -1,0 +1,69 @@
+"""Append-only lines: complete, finite, and whole after a crash."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from plait.core.errors import StoreError
+from plait.obs.jsonl import BLOCK_BYTES, JsonlWriter, drop_torn_line, dumps, read_jsonl
+
+
+def test_a_row_is_on_the_file_when_write_returns(tmp_path: Path) -> None:
+    writer = JsonlWriter(tmp_path / "deep" / "a.jsonl")
+    writer.write({"a": 1, "text": "é\n"})
+    assert list(read_jsonl(tmp_path / "deep" / "a.jsonl")) == [{"a": 1, "text": "é\n"}]
+    writer.close()
+    writer.close()
+
+
+def test_numbers_that_are_not_finite_become_null() -> None:
+    value = {"a": math.nan, "b": [1.5, (math.inf,)], "c": {"d": -math.inf}}
+    assert json.loads(dumps(value)) == {"a": None, "b": [1.5, [None]], "c": {"d": None}}
+
+
+def test_a_torn_line_is_ignored_by_readers_and_removed_by_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a":1}\n{"a":2')
+    assert list(read_jsonl(path)) == [{"a": 1}]
+    writer = JsonlWriter(path)
+    writer.write({"a": 3})
+    writer.close()
+    assert list(read_jsonl(path)) == [{"a": 1}, {"a": 3}]
+
+
+@pytest.mark.parametrize("length", [1, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 7])
+def test_a_torn_line_of_any_length_is_cut(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a":1}\n' + b"x" * length)
+    assert drop_torn_line(path) == length
+    assert path.read_bytes() == b'{"a":1}\n'
+    path.write_bytes(b"x" * length)
+    assert drop_torn_line(path) == length
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("line", ["{not json}", "[1]"])
+def test_a_bad_line_in_the_middle_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"a":1}}\n{line}\n{{"a":2}}\n')
+    with pytest.raises(StoreError, match=r"a\.jsonl:2 "):
+        list(read_jsonl(path))
+
+
+def test_a_missing_file_has_no_rows(tmp_path: Path) -> None:
+    assert list(read_jsonl(tmp_path / "none.jsonl")) == []
+
+
+def test_a_full_disk_is_a_store_error() -> None:
+    writer = JsonlWriter("/dev/full")
+    with pytest.raises(StoreError, match="free some space"):
+        writer.write({"a": 1})
+    writer.close()
+
+
+def test_a_path_that_cannot_be_opened_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write"):
+        JsonlWriter(tmp_path / "file" / "a.jsonl")

@@ -1,0 +1,181 @@
+"""Directories that appear whole or not at all; logs cut back to a committed step."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plait.core.errors import StoreError
+from plait.obs.jsonl import read_jsonl
+from plait.store.files import SealedDirs, VersionDirs, truncate_jsonl
+
+
+def fill(directory: Path) -> None:
+    (directory / "adapter").mkdir()
+    (directory / "adapter" / "weights").write_bytes(b"x" * 1000)
+    (directory / "config.json").write_text("{}")
+
+
+def visible(root: Path) -> list[str]:
+    return sorted(p.name for p in root.iterdir())
+
+
+def test_write_seals_under_the_final_name(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path / "versions")
+    assert versions.write(12, fill) == tmp_path / "versions" / "000012"
+    assert visible(tmp_path / "versions") == ["000012"]
+    assert (versions.path(12) / "adapter" / "weights").stat().st_size == 1000
+    assert versions.versions() == [12]
+
+
+def test_every_file_and_directory_is_fsynced_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    VersionDirs(tmp_path).write(1, fill)
+    names = [str(Path(p).relative_to(tmp_path)) for p in synced]
+    assert set(names[:-1]) == {
+        "tmp-000001",
+        "tmp-000001/adapter",
+        "tmp-000001/adapter/weights",
+        "tmp-000001/config.json",
+    }
+    assert names[-2:] == ["tmp-000001", "."]
+
+
+def test_full_disk_leaves_nothing_visible(tmp_path: Path) -> None:
+    def overflow(directory: Path) -> None:
+        fill(directory)
+        with open("/dev/full", "wb") as file:
+            file.write(b"x" * 100_000)
+
+    versions = VersionDirs(tmp_path)
+    with pytest.raises(StoreError, match=r"No space left.*free some space"):
+        versions.write(1, overflow)
+    assert visible(tmp_path) == []
+
+
+def test_what_fill_raises_passes_and_leaves_nothing(tmp_path: Path) -> None:
+    def broken(directory: Path) -> None:
+        fill(directory)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        VersionDirs(tmp_path).write(1, broken)
+    assert visible(tmp_path) == []
+
+
+def test_sealed_directory_is_never_written_again(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path)
+    versions.write(1, fill)
+    with pytest.raises(StoreError, match="never written again"):
+        versions.write(1, lambda directory: (directory / "other").touch())
+    assert not (versions.path(1) / "other").exists()
+    assert visible(tmp_path) == ["000001"]
+
+
+def test_stage_clears_an_earlier_attempt(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path)
+    (versions.stage(1) / "half").touch()
+    assert list(versions.stage(1).iterdir()) == []
+
+
+def test_gc_keeps_the_last_and_the_named(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path)
+    for version in range(1, 8):
+        versions.write(version, fill)
+    assert versions.surplus(2, {3}) == [1, 2, 4, 5]
+    assert versions.gc(2, {3}) == [1, 2, 4, 5]
+    assert versions.versions() == [3, 6, 7]
+    assert versions.gc(0, set()) == [3, 6]  # the last version always stays
+    assert versions.versions() == [7]
+
+
+def test_sweep_removes_what_has_no_row_and_names_what_is_missing(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path)
+    for version in (1, 2, 3):
+        versions.write(version, fill)
+    fill(versions.stage(4))
+    versions.path(2).rename(tmp_path / "gone-000002")
+    swept = versions.sweep([1, 5])
+    assert swept.removed == ("gone-000002", "tmp-000004", "000003")
+    assert swept.missing == (5,)
+    assert visible(tmp_path) == ["000001"]
+
+
+def test_empty_root_has_nothing(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path / "none")
+    assert versions.versions() == []
+    assert versions.sweep([]).removed == ()
+
+
+def test_names_of_checkpoints_are_free(tmp_path: Path) -> None:
+    dirs = SealedDirs(tmp_path)
+    dirs.write("step-000020", fill)
+    dirs.stage("later")
+    assert dirs.names() == ["step-000020"]
+    dirs.remove("step-000020")
+    dirs.remove("step-000020")
+    assert dirs.names() == []
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from plait.store.files import VersionDirs
+
+versions = VersionDirs(sys.argv[1])
+n = 0
+while True:
+    n += 1
+    versions.write(n, lambda d: [(d / f"{i}").write_bytes(b"x" * 1000) for i in range(20)])
+    print(n, flush=True)
+"""
+
+
+def test_kill_leaves_only_whole_directories(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        for _ in range(5):
+            last = int(output.readline())
+        process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    versions = VersionDirs(tmp_path)
+    assert versions.versions()[:last] == list(range(1, last + 1))
+    for version in versions.versions():
+        assert [f.stat().st_size for f in versions.path(version).iterdir()] == [1000] * 20
+    versions.sweep(range(1, last + 1))
+    assert visible(tmp_path) == [f"{n:06d}" for n in range(1, last + 1)]
+
+
+def test_truncate_drops_later_steps_and_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step":1,"loss":0.5}\n{"note":"x"}\n{"step":2}\n{"step":3}\n{"step":4,"lo')
+    assert truncate_jsonl(path, 2) == 1
+    assert list(read_jsonl(path)) == [{"step": 1, "loss": 0.5}, {"note": "x"}, {"step": 2}]
+    assert path.read_bytes().endswith(b"\n")
+    assert visible(tmp_path) == ["metrics.jsonl"]
+
+
+def test_truncate_without_later_steps_only_repairs(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step":1}\n{"st')
+    assert truncate_jsonl(path, 5) == 0
+    assert path.read_text() == '{"step":1}\n'
+    assert truncate_jsonl(tmp_path / "absent.jsonl", 5) == 0
