@@ -10,7 +10,7 @@ import pytest
 
 from plait.core.errors import StoreError
 from plait.obs.jsonl import read_jsonl
-from plait.store.files import SealedDirs, VersionDirs, truncate_jsonl
+from plait.store.files import SealedDirs, VersionDirs, VersionWriter, truncate_jsonl
 
 
 def fill(directory: Path) -> None:
@@ -127,6 +127,35 @@ def test_names_of_checkpoints_are_free(tmp_path: Path) -> None:
     dirs.remove("step-000020")
     dirs.remove("step-000020")
     assert dirs.names() == []
+
+
+def test_version_writer_shows_the_directory_only_when_the_block_is_through(tmp_path: Path) -> None:
+    final = tmp_path / "versions" / "000001"
+    with VersionWriter(final) as directory:
+        fill(directory)
+        assert not final.exists()
+    assert (final / "config.json").is_file()
+    with pytest.raises(ZeroDivisionError), VersionWriter(final.with_name("000002")):
+        raise ZeroDivisionError
+    assert visible(final.parent) == ["000001"]
+
+
+def test_version_writer_replaces_what_was_never_committed(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with VersionWriter(tmp_path / "000001") as directory:
+            (directory / text).touch()
+    assert visible(tmp_path / "000001") == ["second"]
+    assert visible(tmp_path) == ["000001"]
+
+
+def test_version_writer_on_a_full_disk_is_a_store_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match="free some space"),
+        VersionWriter(tmp_path / "000001"),
+        open("/dev/full", "wb") as file,
+    ):
+        file.write(b"x")
+    assert visible(tmp_path) == []
 
 
 WRITER = """

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from plait.core.errors import StoreError
 from plait.obs.jsonl import drop_torn_line, dumps, read_jsonl
@@ -51,15 +52,19 @@ class SealedDirs:
             staging.mkdir(parents=True)
         return staging
 
-    def seal(self, name: str) -> Path:
-        """Make the staged directory durable and visible, or nothing of it (StoreError)."""
+    def seal(self, name: str, *, replace: bool = False) -> Path:
+        """Make the staged directory durable and visible, or nothing of it (StoreError).
+
+        ``replace``: one of that name, from an attempt that was never committed, gives way.
+        """
         staging, final = self.root / f"{STAGING}{name}", self.path(name)
-        if final.exists():
+        if final.exists() and not replace:
             raise StoreError(f"{final} exists already: a sealed directory is never written again")
         with disk_errors(self.root):
             for file in sorted(staging.rglob("*"), reverse=True):
                 _fsync(file)
             _fsync(staging)
+            self.remove(name)
             staging.rename(final)
             _fsync(self.root)
         return final
@@ -107,6 +112,35 @@ class SealedDirs:
             for entry in found:
                 shutil.rmtree(entry)
         return sorted(entry.name for entry in found)
+
+
+class VersionWriter:
+    """``with VersionWriter(final) as directory``: fill it, and it appears as ``final``, whole.
+
+    If the block raises, nothing appears. What an earlier attempt left under ``final`` gives way: a
+    worker that is asked again was killed before anybody committed what it wrote.
+    """
+
+    def __init__(self, final: str | Path) -> None:
+        self._final = Path(final)
+        self._dirs = SealedDirs(self._final.parent)
+
+    def __enter__(self) -> Path:
+        return self._dirs.stage(self._final.name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._dirs.seal(self._final.name, replace=True)
+        finally:
+            self._dirs.discard(self._final.name)
+        if isinstance(error, OSError):
+            raise disk_error(self._final.parent, error) from error
 
 
 class VersionDirs:
@@ -191,10 +225,15 @@ def disk_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"cannot write under {where} ({error.strerror or error}): "
-            "free some space or check that it is writable, then resume"
-        ) from error
+        raise disk_error(where, error) from error
+
+
+def disk_error(where: Path, error: OSError) -> StoreError:
+    """The message for what the operating system refused under ``where``."""
+    return StoreError(
+        f"cannot write under {where} ({error.strerror or error}): "
+        "free some space or check that it is writable, then resume"
+    )
 
 
 def _name(version: int) -> str:
