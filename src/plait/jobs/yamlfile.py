@@ -1,8 +1,8 @@
 """Reading YAML with positions: plain data, and where in the file each value stands.
 
 Numbers as people write them: ``1e-4`` is a number and ``on``, ``off``, ``yes``, ``no`` are words
-(YAML 1.2, where PyYAML follows 1.1). A key given twice is refused, as is a file that unfolds without end.
-Nothing is substituted: no environment variables, no tags.
+(YAML 1.2, where PyYAML follows 1.1). A key given twice is refused, as is a file that unfolds
+without end. Nothing is substituted: no environment variables, no tags.
 """
 
 import math
