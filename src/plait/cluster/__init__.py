@@ -1,1 +1,1 @@
-
+"""Where workers live: processes of this machine (``local``)."""

@@ -44,6 +44,7 @@ class Stage(StrEnum):
     IDLE = "idle"
     WAIT_ROLLOUT = "wait_rollout"
     ROLLOUT = "rollout"
+    REWARD = "reward"
     WAIT_TRAIN = "wait_train"
     TRAIN = "train"
     PAUSED = "paused"

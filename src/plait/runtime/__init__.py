@@ -1,1 +1,1 @@
-
+"""The live runtime: views from facts, plans from policies, plans applied to worker processes."""

@@ -1,0 +1,52 @@
+"""Build the torch engines of one worker from its configuration."""
+
+import time
+
+import torch
+
+from plait.engines.factory import EngineConfig, Engines
+from plait.models.registry import read_shape
+
+GEMM = 1024
+"""Edge of the square product by which the machine's peak rate is measured."""
+
+
+def build(config: EngineConfig) -> Engines:
+    """Rollout and training engines over one mapped copy of the weights."""
+    rollout = train = None
+    if config.rollout:
+        from plait.engines.torch.rollout import TorchRollout
+
+        rollout = TorchRollout(
+            config.model_dir,
+            n_blocks=config.kv_blocks,
+            block_size=config.block_size,
+            max_seqs=config.max_seqs,
+        )
+    if config.train:
+        from plait.engines.torch.trainer import TorchTrain
+
+        train = TorchTrain(config.model_dir, memory_bytes=config.train_memory_bytes)
+    return Engines(
+        rollout=rollout,
+        train=train,
+        shape=read_shape(config.model_dir),
+        set_threads=_set_threads,
+        peak_flops=measure_peak,
+    )
+
+
+def _set_threads(n: int) -> None:
+    if torch.get_num_threads() != n:
+        torch.set_num_threads(n)
+
+
+def measure_peak(repeats: int = 5) -> float:
+    """FLOP/s of the best of a few square fp32 products with the threads now set."""
+    a, b = torch.randn(GEMM, GEMM), torch.randn(GEMM, GEMM)
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - start)
+    return 2 * GEMM**3 / best

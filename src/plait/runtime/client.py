@@ -1,0 +1,265 @@
+"""Client: the seven operations of one run, durable before acknowledged.
+
+The one path to the engines: job controllers, the Python API and every other door use it. A mutation
+is accepted by the store under ``(run_id, seq)`` before it is queued; a new version is on disk before
+its row is committed and committed before anyone can sample it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from plait.core.errors import PlaitError, RequestError
+from plait.core.ids import OpId
+from plait.core.operations import (
+    AdamParams,
+    Create,
+    Datum,
+    Done,
+    Forward,
+    ForwardBackward,
+    ForwardResult,
+    Load,
+    Mutation,
+    OptimStep,
+    Publish,
+    Result,
+    Sample,
+    SampleResult,
+    SamplingParams,
+    Save,
+    StepResult,
+)
+from plait.core.runs import Stage
+from plait.runtime.facts import RunFacts
+from plait.runtime.head import Head
+from plait.runtime.retention import Retention
+from plait.store.rows import Json
+from plait.store.store import Store, Writer
+from plait.store.usage import Used
+
+
+class RunClient:
+    """One run's operations. Calls of one run may be pipelined; they run in the order made."""
+
+    def __init__(
+        self,
+        head: Head,
+        facts: RunFacts,
+        *,
+        store: Store,
+        writer: Writer,
+        versions_dir: Path,
+        retention: Retention,
+    ) -> None:
+        self._head, self.facts = head, facts
+        self._store, self._writer = store, writer
+        self._versions_dir, self._retention = versions_dir, retention
+        self._n_ops = 0
+        self._charged = (0.0, 0)
+
+    @property
+    def version(self) -> int:
+        """The committed version."""
+        return -1 if self.facts.version is None else self.facts.version
+
+    async def create(self) -> None:
+        """Make the adapter (version 0) and make it samplable."""
+        spec = self.facts.spec
+        op = Create(op_id=self._op_id(), run_id=spec.run_id, seq=self._seq(), lora=spec.lora)
+        await self._commit(op, 0, progress={"step": 0})
+        await self._expose(0)
+
+    async def attach(self, version: int, path: str, next_seq: int) -> None:
+        """Take up a run that the store knows: its committed version becomes samplable."""
+        self.facts.version, self.facts.path, self.facts.next_seq = version, path, next_seq
+        await self._expose(version)
+
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        n: int = 1,
+        first_index: int = 0,
+        base: bool = False,
+    ) -> SampleResult:
+        """Draw ``n`` continuations from the newest published version (or the base model)."""
+        version = None if base else max(self.facts.published, default=None)
+        if version is None and not base:
+            raise RequestError(f"run {self.facts.spec.run_id} has published nothing: publish first")
+        op = Sample(
+            op_id=self._op_id(),
+            run_id=self.facts.spec.run_id,
+            version=version,
+            prompt=tuple(prompt),
+            n=n,
+            params=params,
+            first_index=first_index,
+        )
+        return (await self._head.samples.sample((op,)))[0]
+
+    async def forward(self, data: Sequence[Datum], *, adapter: bool = True) -> ForwardResult:
+        """Log-probs where masked; ``adapter=False`` is the reference pass."""
+        op = Forward(
+            op_id=self._op_id(),
+            run_id=self.facts.spec.run_id,
+            data=tuple(data),
+            adapter=adapter,
+        )
+        result = await self._head.queue.submit(op)
+        assert isinstance(result, ForwardResult)
+        return result
+
+    async def forward_backward(
+        self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
+    ) -> ForwardResult:
+        """Accumulate the gradient of a token-summed loss."""
+        op = ForwardBackward(
+            op_id=self._op_id(),
+            run_id=self.facts.spec.run_id,
+            seq=self._seq(),
+            data=tuple(data),
+            loss=loss,
+            loss_config=dict(config or {}),
+        )
+        result = await self._mutate(op)
+        assert isinstance(result, ForwardResult)
+        return result
+
+    async def optim_step(self, adam: AdamParams, *, progress: Json | None = None) -> StepResult:
+        """Apply the accumulated gradient; the new version is durable when this returns.
+
+        ``progress`` is the controller's own state, committed with the version.
+        """
+        op = OptimStep(
+            op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), adam=adam
+        )
+        return await self._commit(op, self.version + 1, progress=progress)
+
+    async def publish(self, version: int | None = None) -> None:
+        """Make the committed version samplable."""
+        wanted = self.version if version is None else version
+        op = Publish(
+            op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), version=wanted
+        )
+        await self._accept(op)
+        try:
+            if wanted != self.version:
+                raise RequestError(f"version {wanted} is not the committed one ({self.version})")
+            await self._expose(wanted)
+        except PlaitError as error:
+            await self._finish(op, error=error)
+            raise
+        await self._finish(op)
+
+    async def save(self, path: str | Path, *, optimizer: bool = True) -> str:
+        """Keep the run's state under ``path``, which must not exist."""
+        op = Save(
+            op_id=self._op_id(),
+            run_id=self.facts.spec.run_id,
+            seq=self._seq(),
+            path=str(Path(path).resolve()),
+            optimizer=optimizer,
+        )
+        result = await self._mutate(op)
+        assert isinstance(result, Done)
+        return result.path
+
+    async def load(self, path: str | Path, *, optimizer: bool = True) -> StepResult:
+        """Replace the run's state by a saved one; this makes a new version."""
+        op = Load(
+            op_id=self._op_id(),
+            run_id=self.facts.spec.run_id,
+            seq=self._seq(),
+            path=str(Path(path).resolve()),
+            optimizer=optimizer,
+        )
+        return await self._commit(op, self.version + 1)
+
+    async def _expose(self, version: int) -> None:
+        run_id = self.facts.spec.run_id
+        path = self.facts.version_path(version)
+        await self._head.samples.load(run_id, version, path, self._op_id())
+        self.facts.published.add(version)
+        oldest = version - self.facts.spec.max_staleness
+        for old in [v for v in self.facts.published if v < oldest]:
+            self.facts.published.discard(old)
+            self._head.samples.drop_version(run_id, old)
+
+    async def _mutate(self, op: ForwardBackward | Save) -> Result:
+        await self._accept(op)
+        try:
+            result = await self._head.queue.submit(op)
+        except PlaitError as error:
+            await self._finish(op, error=error)
+            raise
+        await self._finish(op)
+        return result
+
+    async def _commit(
+        self, op: Create | OptimStep | Load, version: int, *, progress: Json | None = None
+    ) -> StepResult:
+        """Carry out an operation that makes a version: on disk, then in the store, then visible."""
+        facts = self.facts
+        await self._accept(op)
+        path = str(self._versions_dir / f"{version:06d}")
+        try:
+            result = await self._head.queue.submit(op, save_to=path)
+            metrics = result.metrics if isinstance(result, StepResult) else {}
+            step = StepResult(version=version, metrics=metrics)
+            await self._writer.call(
+                self._store.mutations.commit_version,
+                facts.spec.run_id,
+                version,
+                op.seq,
+                path,
+                result={"version": version},
+                progress=progress,
+                used=self._usage(),
+                now=self._head.wall(),
+            )
+        except PlaitError as error:
+            await self._finish(op, error=error)
+            raise
+        facts.version, facts.path = version, path
+        facts.uncommitted.clear()
+        facts.step = int((progress or {}).get("step", facts.step))
+        await self._writer.call(self._retention.apply, version, now=self._head.wall())
+        return step
+
+    async def _accept(self, op: Mutation) -> None:
+        self.facts.check_live()
+        await self._writer.call(
+            self._store.mutations.accept,
+            op.run_id,
+            op.seq,
+            type(op).__name__,
+            now=self._head.wall(),
+        )
+
+    async def _finish(self, op: Mutation, *, error: PlaitError | None = None) -> None:
+        if error is not None and self.facts.stage is Stage.CANCELLED:
+            return
+        await self._writer.call(
+            self._store.mutations.finish,
+            op.run_id,
+            op.seq,
+            error=None if error is None else f"{error.code}: {error}",
+            now=self._head.wall(),
+        )
+
+    def _usage(self) -> tuple[Used, ...]:
+        device_s, tokens = self.facts.served_s, self.facts.tokens
+        before_s, before_tokens = self._charged
+        self._charged = (device_s, tokens)
+        return (Used(kind="step", device_s=device_s - before_s, tokens=tokens - before_tokens),)
+
+    def _op_id(self) -> OpId:
+        self._n_ops += 1
+        return OpId(f"{self.facts.spec.run_id}/{self._n_ops}")
+
+    def _seq(self) -> int:
+        seq = self.facts.next_seq
+        self.facts.next_seq += 1
+        return seq

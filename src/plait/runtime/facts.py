@@ -1,0 +1,119 @@
+"""Facts: what the head knows of each run, from which views are built.
+
+Mutable, owned by the head's event loop alone. Policies never see these objects, only the frozen
+``RunView`` made from them.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plait.core.errors import RunEnded
+from plait.core.ids import RunId
+from plait.core.operations import ForwardBackward
+from plait.core.plan import Wait
+from plait.core.runs import RunSpec, Stage
+from plait.core.view import RunView
+from plait.profiles.kv import KvProfile, expected_blocks
+from plait.profiles.timing import TimingProfile
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFacts:
+    """One run, live."""
+
+    spec: RunSpec
+    order: int
+    rollout: Stage | None = None
+    """``WAIT_ROLLOUT``, ``ROLLOUT`` or ``REWARD`` while a batch of trajectories is being made."""
+    train: Stage | None = None
+    """``WAIT_TRAIN`` or ``TRAIN`` while an update is under way; a run with bounded staleness can be
+    in both at once."""
+    end: Stage | None = None
+    since_s: float = 0.0
+    step: int = 0
+    served_s: float = 0.0
+    tokens: int = 0
+    paused: bool = False
+    evaluating: bool = False
+    reason: str = ""
+    """Why the run ended, where it ended badly."""
+    wait: Wait | None = None
+    """Why it is not being served, as its owner is told."""
+    worst_blocks: int = 0
+    """Cache blocks of its current or next rollout if every sample ran to its limit."""
+    kv: KvProfile = field(default_factory=KvProfile)
+    timing: TimingProfile = field(default_factory=TimingProfile)
+    kv_block_s: float = 0.0
+    """Block-seconds held by the rollout under way."""
+    kv_peak_blocks: int = 0
+    kv_throttled: bool = False
+    next_seq: int = 1
+    version: int | None = None
+    path: str = ""
+    """Directory of the committed version."""
+    published: set[int] = field(default_factory=set)
+    uncommitted: list[ForwardBackward] = field(default_factory=list)
+    """Redo list: gradients accumulated on the worker since the committed version."""
+
+    def version_path(self, version: int) -> str:
+        """Directory of a committed version that is still kept."""
+        return str(Path(self.path).parent / f"{version:06d}")
+
+    @property
+    def stage(self) -> Stage:
+        """Where the run is, as one word: its end, else its rollout side, else its training side."""
+        return self.end or self.rollout or self.train or Stage.IDLE
+
+    def view(self) -> RunView:
+        """The run as a policy sees it."""
+        return RunView(
+            run_id=self.spec.run_id,
+            tenant_id=self.spec.tenant_id,
+            order=self.order,
+            weight=self.spec.weight,
+            priority=self.spec.priority,
+            stage=Stage.PAUSED if self.paused and not self.stage.ended else self.stage,
+            stage_since_s=self.since_s,
+            step=self.step,
+            served=self.served_s,
+            kv_blocks=expected_blocks(self.kv, self.worst_blocks),
+            kv_blocks_worst=self.worst_blocks,
+            evaluating=self.evaluating,
+        )
+
+    def check_live(self) -> None:
+        """RunEnded, with the reason, if the run takes nothing more."""
+        if self.stage.ended:
+            raise RunEnded(f"run {self.spec.run_id} is {self.stage}: {self.reason or 'finished'}")
+
+
+class Roster:
+    """All runs of the launch, in order of submission."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, RunFacts] = {}
+
+    def add(self, spec: RunSpec, now: float) -> RunFacts:
+        """Enter a run; its id must be new."""
+        if spec.run_id in self._runs:
+            raise RunEnded(f"run {spec.run_id} exists already: choose another name")
+        facts = RunFacts(spec=spec, order=len(self._runs), since_s=now)
+        self._runs[spec.run_id] = facts
+        return facts
+
+    def __getitem__(self, run_id: RunId) -> RunFacts:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise RunEnded(f"there is no run {run_id} here: create it first") from None
+
+    def get(self, run_id: RunId) -> RunFacts | None:
+        return self._runs.get(run_id)
+
+    def all(self) -> list[RunFacts]:
+        """Every run, ended ones included."""
+        return list(self._runs.values())
+
+    def live_views(self) -> tuple[RunView, ...]:
+        """Views of the runs that have not ended."""
+        return tuple(r.view() for r in self._runs.values() if not r.stage.ended)

@@ -1,0 +1,114 @@
+"""Handle: the head's end of one worker process.
+
+Reads answers on a thread of its own and hands them to the event loop in order; sends without
+blocking the loop for longer than a pickle. Tells the loop once when the process is gone.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from plait.cluster.local import WorkerProcess
+from plait.core.errors import WorkerLost
+from plait.core.ids import WorkerId
+from plait.runtime import messages as m
+
+START_S = 180.0
+"""How long building engines may take: the first use of a model converts and fuses its weights."""
+
+
+class WorkerHandle:
+    """One live worker."""
+
+    def __init__(
+        self,
+        config: m.WorkerConfig,
+        *,
+        shares: Path,
+        log: Path,
+        on_answer: Callable[["WorkerHandle", m.Answer], None],
+        on_lost: Callable[["WorkerHandle"], None],
+    ) -> None:
+        self.config, self.log = config, log
+        self.ready: m.Ready | None = None
+        self._on_answer, self._on_lost = on_answer, on_lost
+        self._process = WorkerProcess(config, shares=shares, log=log)
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[m.Ready] = self._loop.create_future()
+        self._stopping = False
+        self._send_lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._read, name=f"plait-{config.worker_id}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def worker_id(self) -> WorkerId:
+        return self.config.worker_id
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait_ready(self) -> m.Ready:
+        """Wait until its engines are built; WorkerLost with the end of its log if it fails."""
+        try:
+            async with asyncio.timeout(START_S):
+                self.ready = await asyncio.shield(self._ready)
+        except TimeoutError:
+            self._process.kill()
+            raise WorkerLost(
+                f"worker {self.worker_id} did not start within {START_S:.0f} s; see {self.log}"
+            ) from None
+        return self.ready
+
+    def send(self, command: m.Command) -> None:
+        """Send a command; a dead worker's loss is reported by ``on_lost``, not here."""
+        try:
+            with self._send_lock:
+                self._process.conn.send(command)
+        except (BrokenPipeError, ConnectionResetError, OSError):
+            return
+
+    async def stop(self) -> None:
+        """Ask it to end and wait for that."""
+        self._stopping = True
+        self.send(m.Stop())
+        await asyncio.to_thread(self._process.join)
+        await asyncio.to_thread(self._thread.join, 1.0)
+
+    def kill(self) -> None:
+        """End it now, as if it had crashed."""
+        self._process.kill()
+
+    def describe_exit(self) -> str:
+        """How it ended, with the last line of its log."""
+        code = self._process.exit_code()
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        tail = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        return f"worker {self.worker_id} ended ({how}): {tail[-1] if tail else 'nothing logged'}"
+
+    def _read(self) -> None:
+        try:
+            while True:
+                answer: m.Answer = self._process.conn.recv()
+                self._loop.call_soon_threadsafe(self._deliver, answer)
+        except (EOFError, OSError):
+            pass
+        if not self._stopping and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lost)
+
+    def _deliver(self, answer: m.Answer) -> None:
+        if isinstance(answer, m.Ready):
+            if not self._ready.done():
+                self._ready.set_result(answer)
+        else:
+            self._on_answer(self, answer)
+
+    def _lost(self) -> None:
+        self._process.join()
+        if not self._ready.done():
+            self._ready.set_exception(WorkerLost(self.describe_exit()))
+        elif not self._stopping:
+            self._on_lost(self)

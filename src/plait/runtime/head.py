@@ -1,0 +1,211 @@
+"""Head: the live loop. Facts in, views to the policies, plans out to the workers.
+
+One head per launch and base model. It owns the roster, the gate (admission), the training queue
+(dispatch) and the samples in flight, and connects them to a pool of workers. What is durable goes
+through ``runtime.client``; nothing here touches the store.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from plait.core import errors
+from plait.core.errors import EngineError, PlaitError, RunEnded
+from plait.core.ids import RunId, WorkerId
+from plait.core.runs import RunSpec, Stage
+from plait.engines.protocol import ModelShape
+from plait.policies.protocol import Sharing, State
+from plait.runtime import messages as m
+from plait.runtime.facts import Roster, RunFacts
+from plait.runtime.gate import Gate
+from plait.runtime.handle import WorkerHandle
+from plait.runtime.pool import Pool
+from plait.runtime.samples import Samples
+from plait.runtime.settings import Settings
+from plait.runtime.trainer_queue import TrainerQueue
+
+TICK_S = 0.5
+"""How often policies are asked without a cause, so that ageing takes effect."""
+
+_BY_CODE = {
+    cls.code: cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, PlaitError)
+}
+
+
+class Journal(Protocol):
+    """Where the head writes what happened."""
+
+    def span(self, worker: WorkerId, span: m.Span, cores: int) -> None: ...
+
+    def event(self, run_id: RunId | None, kind: str, **detail: object) -> None: ...
+
+    def decision(self, kind: str, view: object, state: State, plan: object) -> None: ...
+
+
+class Head:
+    """Runs share one base model on this machine."""
+
+    def __init__(
+        self,
+        *,
+        model_dir: Path,
+        shape: ModelShape,
+        sharing: Sharing,
+        settings: Settings,
+        launch_dir: Path,
+        journal: Journal,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.shape, self.sharing = shape, sharing
+        self.settings = settings.resolve(shape)
+        self.journal = journal
+        self._clock, self.wall = clock, wall
+        self.roster = Roster()
+        self.samples = Samples(self.roster)
+        self.gate = Gate(
+            self.roster,
+            sharing.admission,
+            budget_blocks=self.settings.kv_blocks,
+            now=clock,
+            trace=journal.decision,
+            staged=self._staged,
+        )
+        self.queue = TrainerQueue(
+            self.roster,
+            sharing.dispatch,
+            now=clock,
+            trace=journal.decision,
+            staged=self._staged,
+        )
+        self.pool = Pool(
+            model_dir=model_dir,
+            topology=sharing.topology,
+            settings=self.settings,
+            launch_dir=launch_dir,
+            on_answer=self._answer,
+            on_lost=self._lost,
+            on_attached=self._attached,
+            on_given_up=self._given_up,
+        )
+        self._ticker: asyncio.Task[None] | None = None
+        self.last_spans: dict[WorkerId, m.Span] = {}
+        self.peak_flops = 0.0
+
+    async def start(self) -> None:
+        """Start the workers; WorkerLost if one cannot start."""
+        self.peak_flops = (await self.pool.start()).peak_flops
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Stop the workers; what is committed stays."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+        await self.pool.stop()
+
+    def add(self, spec: RunSpec) -> RunFacts:
+        """Enter a run."""
+        facts = self.roster.add(spec, self._clock())
+        self.journal.event(spec.run_id, "added", priority=spec.priority, weight=spec.weight)
+        return facts
+
+    def end(self, run_id: RunId, stage: Stage, reason: str = "") -> None:
+        """End a run for good: its queued and running work is refused with the reason."""
+        facts = self.roster[run_id]
+        if facts.stage.ended:
+            return
+        facts.end, facts.reason, facts.wait = stage, reason, None
+        facts.since_s = self._clock()
+        error = RunEnded(f"run {run_id} is {stage}: {reason or 'finished'}")
+        self.gate.refuse(run_id, error)
+        self.queue.drop(run_id, error)
+        self.samples.drop(run_id, error)
+        facts.rollout = facts.train = None
+        self.journal.event(run_id, stage.value, reason=reason)
+        self._decide()
+
+    def set_paused(self, run_id: RunId, paused: bool) -> None:
+        """Hold a run's work back (or let it go on) without touching the others."""
+        facts = self.roster[run_id]
+        facts.check_live()
+        if facts.paused == paused:
+            return
+        facts.paused = paused
+        self.samples.set_paused(run_id, paused)
+        self.journal.event(run_id, "paused" if paused else "resumed")
+        self._decide()
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _decide(self) -> None:
+        self.gate.decide()
+        self.queue.decide()
+
+    def _staged(self, facts: RunFacts) -> None:
+        self.journal.event(facts.spec.run_id, "stage", stage=facts.stage.value, step=facts.step)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._decide()
+
+    def _answer(self, handle: WorkerHandle, answer: m.Answer) -> None:
+        match answer:
+            case m.Finished():
+                self.pool.answered()
+                if not self.queue.finished(answer.op_id, answer.result, answer.seconds):
+                    self.samples.finished(answer.op_id, answer.result)
+            case m.Failed():
+                error = _BY_CODE.get(answer.code, EngineError)(answer.message)
+                if not self.queue.finished(answer.op_id, error, 0.0):
+                    self.samples.finished(answer.op_id, error)
+            case m.Report():
+                for span in answer.spans:
+                    self._account(handle, span)
+
+    def _account(self, handle: WorkerHandle, span: m.Span) -> None:
+        """Charge a span to the runs it served: device-seconds by their share of its tokens."""
+        self.last_spans[handle.worker_id] = span
+        self.journal.span(handle.worker_id, span, self.settings.cores)
+        device_s = (span.t1 - span.t0) * span.threads / self.settings.cores
+        total = sum(span.tokens_by_run.values()) or len(span.tokens_by_run)
+        for run_id, tokens in span.tokens_by_run.items():
+            facts = self.roster.get(run_id)
+            if facts is None:
+                continue
+            facts.served_s += device_s * (tokens or 1) / total
+            facts.tokens += tokens
+        for run_id, block_s in span.kv_block_s_by_run.items():
+            facts = self.roster.get(run_id)
+            if facts is not None:
+                facts.kv_block_s += block_s
+                mean = block_s / max(span.t1 - span.t0, 1e-9)
+                facts.kv_peak_blocks = max(facts.kv_peak_blocks, round(mean))
+                facts.kv_throttled |= span.n_preempted > 0
+
+    def _attached(self, handle: WorkerHandle) -> None:
+        self.journal.event(None, "worker_ready", worker=handle.worker_id, pid=handle.pid)
+        if handle.config.rollout:
+            self.samples.attach(handle)
+        if handle.config.train:
+            self.queue.attach(handle)
+
+    def _lost(self, handle: WorkerHandle, why: str) -> None:
+        self.journal.event(None, "worker_lost", worker=handle.worker_id, why=why)
+        if handle.config.rollout:
+            self.samples.lost()
+        if handle.config.train:
+            self.queue.lost()
+
+    def _given_up(self, error: PlaitError) -> None:
+        for facts in self.roster.all():
+            if not facts.stage.ended:
+                self.end(facts.spec.run_id, Stage.FAILED, str(error))

@@ -1,0 +1,157 @@
+"""Messages between the head and a worker process: frozen values, pickled over a socket pair.
+
+The head sends commands, the worker answers and reports. Times are ``time.monotonic()`` seconds,
+which all processes of one machine share.
+"""
+
+from dataclasses import dataclass, field
+
+from plait.core.ids import OpId, RunId, WorkerId
+from plait.core.operations import Result, Sample, TrainOp
+from plait.engines.protocol import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """Everything a worker process needs to start."""
+
+    worker_id: WorkerId
+    slot: int
+    """The worker's place in the table of shares."""
+    rollout: bool
+    train: bool
+    engine: str
+    """``torch``, ``scripted`` or ``module:factory``."""
+    model_dir: str
+    cores: int
+    kv_blocks: int
+    block_size: int
+    max_seqs: int
+    train_memory_bytes: int
+    options: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    op_id: OpId
+    run_id: RunId
+    version: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropAdapter:
+    run_id: RunId
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddSamples:
+    ops: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortSamples:
+    op_ids: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPaused:
+    run_id: RunId
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeKv:
+    n_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Carry out ``op``, after ``before`` (what brings the run's state back) if any.
+
+    ``save_to``: where an ``OptimStep`` or ``Create`` leaves the new version, durably, before it
+    answers.
+    """
+
+    op: TrainOp
+    before: tuple[TrainOp, ...] = ()
+    save_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRun:
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    pass
+
+
+Command = (
+    LoadAdapter
+    | DropAdapter
+    | AddSamples
+    | AbortSamples
+    | SetPaused
+    | ResizeKv
+    | Train
+    | DropRun
+    | Stop
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    worker_id: WorkerId
+    pid: int
+    shape: ModelShape
+    peak_flops: float
+    """Dense matrix-product rate of this machine with all cores, FLOP/s; 0 where unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """An operation's result; ``seconds`` is its service time on the worker."""
+
+    op_id: OpId
+    result: Result
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An operation's error: ``code`` of the PlaitError class, and its message."""
+
+    op_id: OpId
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of one worker's time spent on one kind of work for one set of runs."""
+
+    kind: str
+    """``rollout``, ``forward``, ``train``, ``optim``, ``load``."""
+    t0: float
+    t1: float
+    threads: int
+    tokens: int
+    steps: int
+    tokens_by_run: dict[RunId, int]
+    n_running: int = 0
+    n_waiting: int = 0
+    n_preempted: int = 0
+    kv_blocks_used: int = 0
+    kv_block_s_by_run: dict[RunId, float] = field(default_factory=dict)
+    """Block-seconds held: the integral of the run's cache blocks over the span."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    spans: tuple[Span, ...]
+
+
+Answer = Ready | Finished | Failed | Report

@@ -1,0 +1,191 @@
+"""Session: one launch directory brought to life: lock, store, workers, runs.
+
+What ``plait.open`` hands out. Opening a directory that exists takes its runs up at their last
+committed version: what followed lay in the memory of processes that are gone, and is asked for
+again by whoever drives the run.
+"""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from plait.core.errors import ConfigError, StoreError
+from plait.core.ids import LOCAL_TENANT, RunId
+from plait.core.runs import LoraSpec, RunSpec, Stage
+from plait.engines.protocol import ModelShape
+from plait.models.registry import resolve
+from plait.models.shape import read_shape
+from plait.policies.protocol import Sharing
+from plait.runtime.client import RunClient
+from plait.runtime.head import Head, Journal
+from plait.runtime.retention import Retention
+from plait.runtime.settings import Settings
+from plait.store.files import VersionDirs
+from plait.store.lock import LaunchLock
+from plait.store.rows import Json, RunRow, RunStatus
+from plait.store.store import Store, Writer
+
+_STATUS = {
+    Stage.DONE: RunStatus.DONE,
+    Stage.FAILED: RunStatus.FAILED,
+    Stage.CANCELLED: RunStatus.CANCELLED,
+}
+
+
+class Session:
+    """Many runs on one base model; use as ``async with``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        model: str,
+        sharing: Sharing,
+        settings: Settings,
+        journal: Journal,
+    ) -> None:
+        self.directory, self.model, self.sharing = directory.resolve(), model, sharing
+        self._settings, self._journal = settings, journal
+        self._clients: dict[RunId, RunClient] = {}
+
+    async def __aenter__(self) -> Self:
+        """Take the directory, open its store, start the workers."""
+        self._lock = LaunchLock(self.directory)
+        try:
+            self.model_dir = await asyncio.to_thread(resolve, self.model)
+            self.shape: ModelShape = read_shape(self.model_dir, name=self.model)
+            self.store = Store.at(self.directory / "store.db")
+            self._writer = Writer()
+            self.head = Head(
+                model_dir=self.model_dir,
+                shape=self.shape,
+                sharing=self.sharing,
+                settings=self._settings,
+                launch_dir=self.directory,
+                journal=self._journal,
+            )
+            await self.head.start()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the workers; everything committed stays and can be resumed."""
+        await self.head.stop()
+        self._writer.close()
+        self.store.close()
+        self._lock.close()
+
+    async def create_run(
+        self,
+        name: str,
+        *,
+        lora: LoraSpec | None = None,
+        weight: float = 1.0,
+        priority: int = 0,
+        max_staleness: int = 0,
+        checkpoint_every: int = 10,
+        keep_last: int = 2,
+    ) -> RunClient:
+        """A new run at version 0, or the run of that name as it was last committed."""
+        run_id = RunId(name)
+        if run_id in self._clients:
+            raise ConfigError(f"there is a run {name} already: choose another name")
+        spec = RunSpec(
+            run_id=run_id,
+            tenant_id=LOCAL_TENANT,
+            base_model=self.model,
+            lora=lora or LoraSpec(),
+            weight=weight,
+            priority=priority,
+            max_staleness=max_staleness,
+        )
+        stored: Json = {"base_model": spec.base_model, "lora": _plain(asdict(spec.lora))}
+        row = await self._writer.call(
+            self.store.runs.create,
+            run_id,
+            tenant_id=LOCAL_TENANT,
+            name=name,
+            spec=stored,
+            now=self.head.wall(),
+        )
+        versions_dir = self.directory / "jobs" / name / "versions"
+        client = RunClient(
+            self.head,
+            self.head.add(spec),
+            store=self.store,
+            writer=self._writer,
+            versions_dir=versions_dir,
+            retention=Retention(
+                self.store,
+                run_id,
+                versions_dir,
+                every=checkpoint_every,
+                keep_last=keep_last,
+                max_staleness=max_staleness,
+            ),
+        )
+        self._clients[run_id] = client
+        await self._take_up(client, row, versions_dir)
+        return client
+
+    async def end_run(self, name: str, stage: Stage, reason: str = "") -> None:
+        """Record how a run ended; its state stays on disk."""
+        run_id = RunId(name)
+        self.head.end(run_id, stage, reason)
+        await self._writer.call(
+            self.store.runs.set_status,
+            run_id,
+            _STATUS[stage],
+            reason=reason,
+            now=self.head.wall(),
+        )
+
+    def run(self, name: str) -> RunClient:
+        """The client of a run made in this session."""
+        try:
+            return self._clients[RunId(name)]
+        except KeyError:
+            known = ", ".join(self._clients) or "none"
+            raise ConfigError(f"there is no run {name}: known are {known}") from None
+
+    async def progress(self, name: str) -> Json:
+        """What the run's controller committed with its last version."""
+        row = await self._writer.call(self.store.runs.get, RunId(name))
+        return row.progress
+
+    async def _take_up(self, client: RunClient, row: RunRow, versions_dir: Path) -> None:
+        """Bring a run to its last committed version, whatever happened to it before."""
+        run_id, dirs = row.run_id, VersionDirs(versions_dir)
+        mutations = self.store.mutations
+        if row.status.ended:
+            await self._writer.call(
+                self.store.runs.set_status, run_id, RunStatus.ACTIVE, now=self.head.wall()
+            )
+        await self._writer.call(mutations.rewind, run_id)
+        rows = await self._writer.call(mutations.versions, run_id)
+        swept = await self._writer.call(dirs.sweep, [r.version for r in rows])
+        if not rows:
+            await client.create()
+            return
+        last = rows[-1]
+        if last.version in swept.missing:
+            raise StoreError(
+                f"{last.path} is gone: put it back, or start run {run_id} in a new directory"
+            )
+        client.facts.step = int(row.progress.get("step", 0))
+        path = str(dirs.path(last.version))
+        await client.attach(last.version, path, last.seq + 1)
+
+
+def _plain(value: Json) -> Json:
+    """JSON form of a spec: tuples become lists, so that it compares equal when read back."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}

@@ -1,0 +1,66 @@
+"""Settings of one launch: the machine's share that plait may use, resolved once and written down."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from plait.core.errors import CapacityError, ConfigError
+from plait.engines.protocol import ModelShape
+
+BLOCK_SIZE = 16
+"""Tokens per cache block."""
+
+KV_SHARE = 0.25
+"""Share of free memory that the cache may take by default: the rest is activations and the user's."""
+
+KV_MAX_BYTES = 2 << 30
+"""More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
+
+TRAIN_BYTES = 1_500_000_000
+"""Activations of one micro-batch: large enough for full-speed products, small enough for a laptop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a launch runs on."""
+
+    engine: str = "torch"
+    cores: int = 0
+    """Cores that all workers together may use; 0 is all that this process may run on."""
+    kv_blocks: int = 0
+    """Cache blocks of the rollout worker; 0 is sized from free memory."""
+    block_size: int = BLOCK_SIZE
+    max_seqs: int = 64
+    train_memory_bytes: int = TRAIN_BYTES
+
+    def resolve(self, shape: ModelShape) -> "Settings":
+        """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
+        cores = self.cores or len(os.sched_getaffinity(0))
+        if cores < 1 or self.kv_blocks < 0 or self.max_seqs < 1:
+            raise ConfigError("cores and max_seqs must be at least 1, kv_blocks at least 0")
+        block_bytes = self.block_size * shape.kv_bytes_per_token
+        free = int(psutil.virtual_memory().available)
+        blocks = self.kv_blocks or min(KV_MAX_BYTES, int(free * KV_SHARE)) // block_bytes
+        if blocks * block_bytes > free:
+            raise CapacityError(
+                f"{blocks} cache blocks need {blocks * block_bytes / 1e9:.1f} GB, "
+                f"{free / 1e9:.1f} GB are free: lower kv_blocks"
+            )
+        return Settings(
+            engine=self.engine,
+            cores=cores,
+            kv_blocks=max(1, blocks),
+            block_size=self.block_size,
+            max_seqs=self.max_seqs,
+            train_memory_bytes=self.train_memory_bytes,
+        )
+
+
+def shares_path(launch_dir: Path) -> Path:
+    """The table of shares of a launch: in shared memory where the machine has it."""
+    shm = Path("/dev/shm")
+    if shm.is_dir() and os.access(shm, os.W_OK):
+        return shm / f"plait-{os.getpid()}-{abs(hash(str(launch_dir))) % 10**8}.shares"
+    return launch_dir / "shares"

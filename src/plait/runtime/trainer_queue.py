@@ -1,0 +1,207 @@
+"""Training queue: hands training-side operations to one worker as the dispatch policy decides.
+
+Order within a run is the order of submission; between runs it is the policy's. Non-preemptive: one
+operation at a time. A run whose state is not on the worker (first use, or after the worker was
+replaced) is brought back first: its committed version, then the gradients accumulated since.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plait.core.errors import PlaitError, WorkerLost
+from plait.core.ids import OpId, RunId
+from plait.core.operations import (
+    Create,
+    ForwardBackward,
+    ForwardResult,
+    Load,
+    OptimStep,
+    Result,
+    TrainOp,
+)
+from plait.core.runs import Stage
+from plait.core.view import DispatchView, WorkItem
+from plait.policies.protocol import Dispatch, State
+from plait.profiles import timing
+from plait.runtime import messages as m
+from plait.runtime.facts import Roster, RunFacts
+from plait.runtime.gate import Trace
+from plait.runtime.handle import WorkerHandle
+
+MAX_LOSSES = 2
+"""An operation under which the worker died this often is the cause, not the victim: it fails."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    op: TrainOp
+    future: asyncio.Future[Result]
+    since_s: float
+    save_to: str | None
+    tokens: int
+    losses: int = 0
+
+
+class TrainerQueue:
+    """All training-side work of one base model."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        policy: Dispatch,
+        *,
+        now: Callable[[], float],
+        trace: Trace,
+        staged: Callable[[RunFacts], None],
+    ) -> None:
+        self._roster, self._policy, self._now = roster, policy, now
+        self._trace, self._staged = trace, staged
+        self._state: State = {}
+        self._queues: dict[RunId, deque[_Pending]] = {}
+        self._running: _Pending | None = None
+        self._worker: WorkerHandle | None = None
+        self._resident: set[RunId] = set()
+        self._last: tuple[DispatchView, object] | None = None
+
+    def attach(self, worker: WorkerHandle) -> None:
+        """Use this worker from now on; nothing is resident on it yet."""
+        self._worker, self._resident = worker, set()
+        self.decide()
+
+    def submit(self, op: TrainOp, *, save_to: str | None = None) -> asyncio.Future[Result]:
+        """Queue an operation."""
+        facts = self._roster[op.run_id]
+        facts.check_live()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        tokens = sum(len(d.input_tokens) for d in getattr(op, "data", ()))
+        pending = _Pending(op, future, self._now(), save_to, tokens)
+        self._queues.setdefault(op.run_id, deque()).append(pending)
+        if facts.train is None:
+            self._stage(facts, Stage.WAIT_TRAIN)
+        self.decide()
+        return future
+
+    def decide(self) -> None:
+        """If the worker is free, ask the policy what it does next."""
+        if self._running is not None or self._worker is None:
+            return
+        items = tuple(
+            WorkItem(
+                op_id=q[0].op.op_id,
+                run_id=run_id,
+                kind=type(q[0].op).__name__,
+                est_s=timing.expected_s(
+                    self._roster[run_id].timing, type(q[0].op).__name__, q[0].tokens
+                ),
+                tokens=q[0].tokens,
+                waiting_since_s=q[0].since_s,
+            )
+            for run_id, q in self._queues.items()
+            if q and not self._roster[run_id].paused
+        )
+        if not items:
+            return
+        resident = tuple(sorted(self._resident))
+        view = DispatchView(items=items, runs=self._roster.live_views(), resident=resident)
+        before = self._state
+        plan, self._state = self._policy.decide(view, before, self._now())
+        if plan.op_id is not None or self._last != (view, plan):
+            self._trace("dispatch", view, before, plan)
+            self._last = (view, plan)
+        for wait in plan.waits:
+            self._roster[wait.run_id].wait = wait
+        for queue in self._queues.values():
+            if queue and queue[0].op.op_id == plan.op_id:
+                self._start(queue.popleft())
+                return
+
+    def finished(self, op_id: OpId, result: Result | PlaitError, seconds: float) -> bool:
+        """Take the worker's answer; False if the operation is not one of ours."""
+        pending = self._running
+        if pending is None or pending.op.op_id != op_id:
+            return False
+        self._running = None
+        facts = self._roster[pending.op.run_id]
+        if isinstance(result, PlaitError):
+            _answer(pending.future, result)
+        else:
+            self._resident.add(pending.op.run_id)
+            seen = timing.TimingObservation(
+                kind=type(pending.op).__name__, tokens=pending.tokens, seconds=seconds
+            )
+            facts.timing = timing.update(facts.timing, seen)
+            if isinstance(pending.op, ForwardBackward) and isinstance(result, ForwardResult):
+                facts.uncommitted.append(pending.op)
+            _answer(pending.future, result)
+        if not self._queues.get(pending.op.run_id):
+            self._stage(facts, None)
+        elif not facts.stage.ended:
+            self._stage(facts, Stage.WAIT_TRAIN)
+        self.decide()
+        return True
+
+    def lost(self) -> RunId | None:
+        """The worker is gone: its operation goes back to the head of its run's queue, or fails if
+        it has lost a worker before (then the run's id is returned)."""
+        self._worker, self._resident = None, set()
+        pending, self._running = self._running, None
+        if pending is None:
+            return None
+        pending.losses += 1
+        if pending.losses >= MAX_LOSSES:
+            kind = type(pending.op).__name__
+            error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
+            _answer(pending.future, error)
+            return pending.op.run_id
+        self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
+        return None
+
+    def drop(self, run_id: RunId, error: PlaitError) -> None:
+        """The run has ended: what it still had queued is refused."""
+        for pending in self._queues.pop(run_id, ()):
+            _answer(pending.future, error)
+        if self._running is not None and self._running.op.run_id == run_id:
+            _answer(self._running.future, error)
+        if self._worker is not None and run_id in self._resident:
+            self._resident.discard(run_id)
+            self._worker.send(m.DropRun(run_id=run_id))
+
+    def _start(self, pending: _Pending) -> None:
+        assert self._worker is not None
+        self._running = pending
+        facts = self._roster[pending.op.run_id]
+        facts.wait = None
+        self._stage(facts, Stage.TRAIN)
+        self._worker.send(
+            m.Train(op=pending.op, before=self._restore(facts, pending), save_to=pending.save_to)
+        )
+
+    def _restore(self, facts: RunFacts, pending: _Pending) -> tuple[TrainOp, ...]:
+        """What must run first so that the run's state on the worker is what it should be."""
+        op = pending.op
+        if op.run_id in self._resident or isinstance(op, Create) or facts.version is None:
+            return ()
+        load = Load(op_id=OpId(f"{op.op_id}/load"), run_id=op.run_id, seq=0, path=facts.path)
+        redo = () if isinstance(op, Load) else tuple(facts.uncommitted)
+        return (load, *redo)
+
+    def _stage(self, facts: RunFacts, stage: Stage | None) -> None:
+        facts.train = stage
+        facts.since_s = self._now()
+        self._staged(facts)
+
+
+def is_commit(op: TrainOp) -> bool:
+    """True for what makes a new version."""
+    return isinstance(op, Create | OptimStep | Load)
+
+
+def _answer(future: asyncio.Future[Result], outcome: Result | PlaitError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, PlaitError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,296 @@
+"""Worker process: hosts engines, takes commands between forward steps, reports what it did.
+
+It decides nothing but how many threads the next step gets (``Shares``). One training operation runs
+at a time and gives way to a rollout step after each micro-batch when both live here. Ends when told
+to, or when the head is gone.
+"""
+
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Generator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from plait.core.errors import EngineError, PlaitError, StoreError
+from plait.core.ids import OpId
+from plait.core.operations import (
+    Create,
+    Done,
+    Forward,
+    ForwardBackward,
+    ForwardResult,
+    Load,
+    OptimStep,
+    Result,
+    Save,
+    StepResult,
+    TrainOp,
+)
+from plait.engines.factory import EngineConfig, Engines, make_engines
+from plait.engines.protocol import TrainStep
+from plait.runtime import messages as m
+from plait.runtime.meter import Meter
+from plait.runtime.shares import Shares
+from plait.store.files import VersionWriter
+
+REPORT_S = 0.1
+"""How often spans are sent: ten a second keep a live view current and cost nothing."""
+
+
+class Worker:
+    """One worker's loop."""
+
+    def __init__(self, conn: Connection, config: m.WorkerConfig, shares: Shares) -> None:
+        self._conn, self._config, self._shares = conn, config, shares
+        self._meter = Meter()
+        self._reported_s = 0.0
+        self._stopping = False
+        self._train: list[m.Train] = []
+        self._slices: Generator[TrainStep, None, Result] | None = None
+        self._started_s = 0.0
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        c = self._config
+        engine_config = EngineConfig(
+            model_dir=c.model_dir,
+            rollout=c.rollout,
+            train=c.train,
+            kv_blocks=c.kv_blocks,
+            block_size=c.block_size,
+            max_seqs=c.max_seqs,
+            train_memory_bytes=c.train_memory_bytes,
+            options=c.options,
+        )
+        self._engines: Engines = make_engines(c.engine, engine_config)
+        self._engines.set_threads(c.cores)
+        peak = self._engines.peak_flops() if c.slot == 0 else 0.0
+        ready = m.Ready(
+            worker_id=c.worker_id, pid=_pid(), shape=self._engines.shape, peak_flops=peak
+        )
+        self._conn.send(ready)
+        while not self._stopping:
+            busy = self._busy()
+            if not busy:
+                self._meter.close()
+                self._report(force=True)
+                self._shares.release()
+            while not self._stopping and self._conn.poll(0 if busy or self._busy() else None):
+                self._handle(self._conn.recv())
+            if self._train and not self._stopping:
+                self._train_slice()
+            rollout = self._engines.rollout
+            if rollout is not None and rollout.has_work() and not self._stopping:
+                self._rollout_step()
+            self._report()
+
+    def _busy(self) -> bool:
+        rollout = self._engines.rollout
+        return bool(self._train) or (rollout is not None and rollout.has_work())
+
+    def _handle(self, command: m.Command) -> None:
+        rollout, train = self._engines.rollout, self._engines.train
+        match command:
+            case m.Train():
+                self._train.append(command)
+            case m.AddSamples() if rollout:
+                for op in command.ops:
+                    with _Attributed(self, op.op_id):
+                        rollout.add(op)
+            case m.AbortSamples() if rollout:
+                for op_id, result in rollout.abort(command.op_ids):
+                    self._conn.send(m.Finished(op_id=op_id, result=result))
+            case m.LoadAdapter() if rollout:
+                with _Attributed(self, command.op_id):
+                    rollout.load_adapter(command.run_id, command.version, command.path)
+                    self._conn.send(m.Finished(op_id=command.op_id, result=Done()))
+            case m.DropAdapter() if rollout:
+                rollout.drop_adapter(command.run_id, command.version)
+            case m.SetPaused() if rollout:
+                rollout.set_paused(command.run_id, command.paused)
+            case m.ResizeKv() if rollout:
+                rollout.resize_kv(command.n_blocks)
+            case m.DropRun() if train:
+                train.drop(command.run_id)
+            case m.Stop():
+                self._stopping = True
+
+    def _rollout_step(self) -> None:
+        rollout = self._engines.rollout
+        assert rollout is not None
+        threads = self._share()
+        t0 = time.monotonic()
+        step = rollout.step()
+        t1 = time.monotonic()
+        self._meter.add(
+            m.Span(
+                kind="rollout",
+                t0=t0,
+                t1=t1,
+                threads=threads,
+                tokens=step.n_tokens,
+                steps=1,
+                tokens_by_run=step.tokens_by_run,
+                n_running=step.n_running,
+                n_waiting=step.n_waiting,
+                n_preempted=step.n_preempted,
+                kv_blocks_used=step.kv_blocks_used,
+                kv_block_s_by_run={k: v * (t1 - t0) for k, v in step.kv_blocks_by_run.items()},
+            )
+        )
+        for op_id, result in step.finished:
+            self._conn.send(m.Finished(op_id=op_id, result=result))
+        for op_id, reason in step.failed:
+            self._conn.send(m.Failed(op_id=op_id, code=EngineError.code, message=reason))
+
+    def _train_slice(self) -> None:
+        """One micro-batch of the operation at the head of the queue; answers when it is done."""
+        task = self._train[0]
+        threads = self._share()
+        t0 = time.monotonic()
+        if self._slices is None:
+            self._slices = self._carry_out(task)
+            self._started_s = t0
+        tokens, result = 0, None
+        try:
+            step = next(self._slices)
+            tokens = step.n_tokens
+        except StopIteration as end:
+            result = end.value
+        except Exception as e:
+            self._end_task()
+            self.fail(task.op.op_id, e)
+            return
+        kind = {"ForwardBackward": "train", "Forward": "forward", "OptimStep": "optim"}.get(
+            type(task.op).__name__, "load"
+        )
+        self._meter.add(
+            m.Span(
+                kind=kind,
+                t0=t0,
+                t1=time.monotonic(),
+                threads=threads,
+                tokens=tokens,
+                steps=1,
+                tokens_by_run={task.op.run_id: tokens},
+            )
+        )
+        if result is not None:
+            self._end_task()
+            seconds = time.monotonic() - self._started_s
+            self._conn.send(m.Finished(op_id=task.op.op_id, result=result, seconds=seconds))
+
+    def _end_task(self) -> None:
+        self._train.pop(0)
+        self._slices = None
+
+    def _carry_out(self, task: m.Train) -> Generator[TrainStep, None, Result]:
+        for op in task.before:
+            yield from self._operation(op, None)
+        return (yield from self._operation(task.op, task.save_to))
+
+    def _operation(
+        self, op: TrainOp, save_to: str | None
+    ) -> Generator[TrainStep, None, Result]:
+        train = self._engines.train
+        if train is None:
+            raise EngineError(f"worker {self._config.worker_id} does not train")
+        match op:
+            case Forward():
+                return (yield from train.forward(op.run_id, op.data, adapter=op.adapter))
+            case ForwardBackward():
+                result: ForwardResult = yield from train.forward_backward(
+                    op.run_id, op.data, op.loss, op.loss_config
+                )
+                return result
+            case OptimStep():
+                step: StepResult = train.optim_step(op.run_id, op.adam)
+                if save_to is not None:
+                    self._write_version(op, save_to)
+                return step
+            case Create():
+                train.create(op.run_id, op.lora)
+                if save_to is not None:
+                    self._write_version(op, save_to)
+                return Done(path=save_to or "")
+            case Save():
+                with VersionWriter(Path(op.path)) as folder:
+                    train.save(op.run_id, str(folder), optimizer=op.optimizer)
+                return Done(path=op.path)
+            case Load():
+                train.load(op.run_id, op.path, optimizer=op.optimizer)
+                return Done(path=op.path)
+
+    def _write_version(self, op: Create | OptimStep, save_to: str) -> None:
+        train = self._engines.train
+        assert train is not None
+        with VersionWriter(Path(save_to)) as folder:
+            train.save(op.run_id, str(folder), optimizer=True)
+
+    def _share(self) -> int:
+        threads = self._shares.claim()
+        self._engines.set_threads(threads)
+        return threads
+
+    def _report(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now - self._reported_s >= REPORT_S:
+            spans = self._meter.drain()
+            if spans:
+                self._conn.send(m.Report(spans=spans))
+            self._reported_s = now
+
+    def fail(self, op_id: OpId, error: Exception) -> None:
+        """The one recorder: every exception of an operation becomes that operation's answer."""
+        if isinstance(error, PlaitError):
+            code, message = error.code, str(error)
+        elif isinstance(error, OSError):
+            code, message = StoreError.code, f"{error}; free space or check the path, then resume"
+        else:
+            traceback.print_exception(error)
+            code, message = EngineError.code, f"{type(error).__name__}: {error}"
+        self._conn.send(m.Failed(op_id=op_id, code=code, message=message))
+
+
+class _Attributed:
+    """Turns an exception inside the block into the answer of one operation."""
+
+    def __init__(self, worker: Worker, op_id: OpId) -> None:
+        self._worker, self._op_id = worker, op_id
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            self._worker.fail(self._op_id, error)
+            return True
+        return False
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def main() -> None:
+    """Entry point of ``python -m plait.runtime.worker FD SHARES``; the first message is the
+    configuration."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    conn = Connection(int(sys.argv[1]))
+    try:
+        config: m.WorkerConfig = conn.recv()
+        shares = Shares(sys.argv[2], slot=config.slot, cores=config.cores)
+        try:
+            Worker(conn, config, shares).run()
+        finally:
+            shares.release()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+if __name__ == "__main__":
+    main()
