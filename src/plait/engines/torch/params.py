@@ -1,0 +1,171 @@
+"""Params: one run's LoRA parameters, gradient and moments, each in one flat fp32 buffer.
+
+The matrices that training uses are views into the buffers, so that zeroing, clipping, an AdamW step,
+a snapshot and a checkpoint are each one operation on one tensor. Nothing is shared between runs.
+``LoraSpec`` is checked here; arithmetic with the matrices is ``lora``'s, files are ``state``'s.
+
+Shapes: R rank; K layers of a fused projection that carry an adapter; A is ``(K·R, in)``, the A
+matrices of one fused projection one under the other; B is ``(out, R)`` per layer.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from plait.adapters.peft import Adapter, Key
+from plait.core.errors import ModelError, RequestError
+from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
+from plait.engines.torch.arch import Arch
+from plait.engines.torch.model import GROUPS, group_sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Where one checkpoint layer's pair lies: in the flat buffers and in its fused projection."""
+
+    layer: int
+    group: str
+    module: str
+    a_start: int
+    b_start: int
+    n_in: int
+    n_out: int
+    column: int
+    """First output column of this layer in the fused projection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """The adapter of one fused projection, as leaves whose ``grad`` is a view of ``RunParams.grad``."""
+
+    a: torch.Tensor
+    bs: tuple[torch.Tensor, ...]
+    columns: tuple[int, ...]
+    scale: float
+
+
+def check_spec(spec: LoraSpec) -> None:
+    """RequestError if no adapter of this shape can be made."""
+    if not 1 <= spec.rank <= MAX_RANK:
+        raise RequestError(f"LoRA rank {spec.rank}: choose 1 to {MAX_RANK}")
+    if not (math.isfinite(spec.alpha) and spec.alpha > 0):
+        raise RequestError(f"LoRA alpha {spec.alpha}: choose a positive number")
+    if not spec.targets:
+        raise RequestError(f"LoRA targets are empty: choose from {', '.join(ALL_LINEAR)}")
+    for name in spec.targets:
+        if name not in ALL_LINEAR:
+            near = difflib.get_close_matches(name, ALL_LINEAR, n=1)
+            guess = f"did you mean {near[0]}? " if near else ""
+            raise RequestError(
+                f"LoRA target {name!r} matches no linear layer: {guess}known: {', '.join(ALL_LINEAR)}"
+            )
+
+
+def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
+    """Parts in buffer order: by layer, then fused projection, its A matrices before its B's."""
+    parts, end = [], 0
+    for layer in range(arch.n_layers):
+        for group, (n_in, outs) in group_sizes(arch).items():
+            chosen, column = [], 0
+            for module, n_out in zip(GROUPS[group], outs, strict=True):
+                if module in spec.targets:
+                    chosen.append((module, n_out, column))
+                column += n_out
+            b_start = end + len(chosen) * spec.rank * n_in
+            for i, (module, n_out, column) in enumerate(chosen):
+                parts.append(
+                    Part(
+                        layer=layer,
+                        group=group,
+                        module=module,
+                        a_start=end + i * spec.rank * n_in,
+                        b_start=b_start,
+                        n_in=n_in,
+                        n_out=n_out,
+                        column=column,
+                    )
+                )
+                b_start += n_out * spec.rank
+            end = b_start
+    return parts
+
+
+class RunParams:
+    """Parameters ``flat``, gradient ``grad``, moments ``m`` and ``v`` of one run, all of one length."""
+
+    def __init__(self, arch: Arch, spec: LoraSpec, device: torch.device) -> None:
+        check_spec(spec)
+        self.spec = spec
+        self.parts = lay_out(arch, spec)
+        last = self.parts[-1]
+        n = last.b_start + last.n_out * spec.rank
+        self.flat, self.grad, self.m, self.v = (
+            torch.zeros(n, dtype=torch.float32, device=device) for _ in range(4)
+        )
+        self.steps = 0
+        """AdamW steps since the moments were zero; the bias correction's own counter."""
+        self.version = 0
+        self.fused = {key: self._leaves(parts) for key, parts in self._by_projection()}
+
+    def init(self) -> None:
+        """Version 0: A uniform as PEFT draws it (Kaiming, a=√5), B zero, from the seed alone."""
+        generator = torch.Generator().manual_seed(self.spec.seed)
+        with torch.no_grad():
+            for part in self.parts:
+                a, b = self.pair(part)
+                bound = 1 / math.sqrt(part.n_in)
+                a.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=generator))
+                b.zero_()
+
+    def pair(self, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views ``A (R, in), B (out, R)`` of one checkpoint layer."""
+        r = self.spec.rank
+        a = self.flat[part.a_start : part.a_start + r * part.n_in].view(r, part.n_in)
+        b = self.flat[part.b_start : part.b_start + part.n_out * r].view(part.n_out, r)
+        return a, b
+
+    def to_adapter(self) -> Adapter:
+        """The same pairs under their checkpoint names; views, not copies."""
+        pairs: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {
+            (p.layer, p.module): self.pair(p) for p in self.parts
+        }
+        return Adapter(spec=self.spec, pairs=pairs)
+
+    def set_adapter(self, adapter: Adapter) -> None:
+        """Copy the adapter's pairs in. A layer that it leaves alone gets zeros in A and B, which
+        training never moves (both gradients are zero). ModelError if a shape does not fit."""
+        with torch.no_grad():
+            for part in self.parts:
+                mine = self.pair(part)
+                theirs = adapter.pairs.get((part.layer, part.module))
+                for i, name in enumerate("AB"):
+                    if theirs is None:
+                        mine[i].zero_()
+                    elif theirs[i].shape != mine[i].shape:
+                        raise ModelError(
+                            f"adapter's lora_{name} of layer {part.layer} {part.module} is "
+                            f"{tuple(theirs[i].shape)}, the base model needs {tuple(mine[i].shape)}"
+                        )
+                    else:
+                        mine[i].copy_(theirs[i])
+
+    def _by_projection(self) -> Iterator[tuple[tuple[int, str], list[Part]]]:
+        found: dict[tuple[int, str], list[Part]] = {}
+        for part in self.parts:
+            found.setdefault((part.layer, part.group), []).append(part)
+        yield from found.items()
+
+    def _leaves(self, parts: list[Part]) -> Fused:
+        r, n_in = self.spec.rank, parts[0].n_in
+        a = self._leaf(parts[0].a_start, len(parts) * r, n_in)
+        bs = tuple(self._leaf(p.b_start, p.n_out, r) for p in parts)
+        return Fused(a=a, bs=bs, columns=tuple(p.column for p in parts), scale=self.spec.alpha / r)
+
+    def _leaf(self, start: int, rows: int, columns: int) -> torch.Tensor:
+        span = slice(start, start + rows * columns)
+        leaf = self.flat[span].view(rows, columns).detach().requires_grad_()
+        leaf.grad = self.grad[span].view(rows, columns)
+        return leaf
