@@ -2,8 +2,8 @@
 
 ``rewards_PG`` holds the groups of one step (P prompts, G samples each; groups may differ in size).
 ``None`` is a sample without a reward (its environment or grader failed): it takes no part in any
-statistic, and its advantage is ``None``. A sample with nothing to be compared with gets 0. Where all
-rewards compared are equal the advantages are exactly 0, not the noise of a mean.
+statistic, and its advantage is ``None``. A sample with nothing to be compared with gets 0. Where
+all rewards compared are equal the advantages are exactly 0, not the noise of a mean.
 """
 
 import math
@@ -54,7 +54,7 @@ def reinforce_pp(rewards_PG: Rewards) -> Advantages:
 
 
 def _per_group(rewards_PG: Rewards, formula: Callable[[_Array], _Array]) -> Advantages:
-    out = []
+    out: list[tuple[float | None, ...]] = []
     for group in rewards_PG:
         scored = _scored(group)
         if len(scored) < 2 or np.ptp(scored) == 0:

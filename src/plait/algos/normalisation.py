@@ -17,8 +17,8 @@ def token_weights(
 
     - ``sequence-mean``: mean over a sequence's tokens, then over sequences: ``1 / (B · n_b)``
       (GRPO, arXiv 2402.03300 eq. 3; TRL ``loss_type="grpo"``).
-    - ``sequence-sum``: sum over a sequence's tokens, mean over sequences: ``1 / B``, the gradient of
-      ``log p(sequence)`` (RLOO, arXiv 2402.14740).
+    - ``sequence-sum``: sum over a sequence's tokens, mean over sequences: ``1 / B``, the gradient
+      of ``log p(sequence)`` (RLOO, arXiv 2402.14740).
     - ``token-mean``: mean over all tokens: ``1 / Σ n`` (DAPO, arXiv 2503.14476; TRL ``"bnpo"``).
     - ``constant``: ``1 / (B · max_tokens)``, the same for short and long sequences (Dr. GRPO,
       arXiv 2503.20783; TRL ``"dr_grpo"``). ``max_tokens`` is what one sample may draw in all turns.

@@ -149,3 +149,7 @@ class JobSpec(Section):
         """Turns that a sample may take in an environment that allows ``environment_turns``."""
         own = self.limits.max_turns
         return environment_turns if own is None else min(own, environment_turns)
+
+    def max_sampled_tokens(self, environment_turns: int) -> int:
+        """The most that one sample may draw over all its turns."""
+        return self.limits.max_tokens * self.turns(environment_turns)
