@@ -1,0 +1,155 @@
+"""Recorder: writes a launch's account of itself as it happens.
+
+Every line is on its file when the call returns. The recorder keeps one clock: ``now`` on the
+runtime's clock goes in, ``t`` seconds of running time comes out; a resumed launch goes on where
+its files end, so that its downtime is in no figure. The account is not the truth (``store`` is):
+rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` before a job
+resumes.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from plait.core.ids import RunId
+from plait.obs.jsonl import JsonlWriter, dumps, read_jsonl
+from plait.obs.layout import LaunchLayout
+from plait.obs.records import (
+    Evaluation,
+    LaunchInfo,
+    SampleRecord,
+    Span,
+    StepMetrics,
+    as_row,
+    plain,
+)
+from plait.store.files import disk_errors
+
+
+class JobRecorder:
+    """The logs of one job."""
+
+    def __init__(self, launch: "Recorder", name: str, run_id: RunId) -> None:
+        self.name, self.run_id = name, run_id
+        self.layout = launch.layout.job(name)
+        self._launch = launch
+        self._metrics = JsonlWriter(self.layout.metrics)
+        self._samples = JsonlWriter(self.layout.samples)
+
+    def metrics(self, row: StepMetrics, *, now: float) -> None:
+        """One training step, at its end."""
+        self._metrics.write({"t": self._launch.t(now), **as_row(row)})
+
+    def evaluation(self, row: Evaluation, *, now: float) -> None:
+        """One held-out evaluation, at its end."""
+        self._metrics.write({"t": self._launch.t(now), **as_row(row)})
+
+    def sample(self, row: SampleRecord) -> None:
+        """One sample, rewarded or not."""
+        self._samples.write(as_row(row))
+
+    def event(self, kind: str, *, now: float, **detail: Any) -> None:
+        """Something that happened to this job."""
+        self._launch.event(kind, now=now, run=self.run_id, **detail)
+
+    def close(self) -> None:
+        """Close the job's files."""
+        self._metrics.close()
+        self._samples.close()
+
+
+class Recorder:
+    """The logs of a launch, and its jobs' recorders."""
+
+    def __init__(
+        self, launch_dir: str | Path, *, origin_s: float, before_s: float | None = None
+    ) -> None:
+        """``origin_s``: now, on the runtime's clock. ``before_s``: running time that lies behind;
+        by default what the files say (0 for a new launch)."""
+        self.layout = LaunchLayout(Path(launch_dir))
+        self._offset_s = (running_s(launch_dir) if before_s is None else before_s) - origin_s
+        self._spans = JsonlWriter(self.layout.workers)
+        self._events = JsonlWriter(self.layout.events)
+        self._decisions = JsonlWriter(self.layout.decisions)
+        self._jobs: dict[str, JobRecorder] = {}
+
+    def t(self, now: float) -> float:
+        """Running time of the launch at ``now``, seconds."""
+        return round(now + self._offset_s, 6)
+
+    def launch(self, info: LaunchInfo) -> None:
+        """Write ``launch.json``, whole or not at all."""
+        path = self.layout.info
+        staging = path.with_name(f"tmp-{path.name}")
+        with disk_errors(path):
+            with staging.open("w", encoding="utf-8") as file:
+                file.write(dumps(as_row(info)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            staging.replace(path)
+
+    def span(self, span: Span) -> None:
+        """A stretch of a worker's time."""
+        self._spans.write({**as_row(span), "t0": self.t(span.t0), "t1": self.t(span.t1)})
+
+    def event(self, kind: str, *, now: float, run: RunId | None = None, **detail: Any) -> None:
+        """Something that happened; what happened to the launch itself has no run."""
+        self._events.write({**plain(detail), "t": self.t(now), "run": run, "kind": kind})
+
+    def outside(self, what: str, *, run: RunId, key: str, t0: float, t1: float) -> None:
+        """Time spent outside the workers: a ``tool`` call or a ``reward``; ``key`` tells them
+        apart."""
+        self._events.write(
+            {
+                "t": self.t(t1),
+                "run": run,
+                "kind": "outside",
+                "what": what,
+                "key": key,
+                "t0": self.t(t0),
+                "t1": self.t(t1),
+            }
+        )
+
+    def decision(
+        self, kind: str, *, policy: str, view: object, state: object, plan: object, now: float
+    ) -> None:
+        """A policy's answer and all that it was told; ``now`` is kept as the policy saw it."""
+        self._decisions.write(
+            {
+                "t": self.t(now),
+                "now": now,
+                "policy": policy,
+                "kind": kind,
+                "view": plain(view),
+                "state": plain(state),
+                "plan": plain(plan),
+            }
+        )
+
+    def job(self, name: str, run_id: RunId) -> JobRecorder:
+        """The recorder of a job; asked again, the same one."""
+        if name not in self._jobs:
+            self._jobs[name] = JobRecorder(self, name, run_id)
+        return self._jobs[name]
+
+    def added(self, name: str, run_id: RunId, *, now: float, **detail: Any) -> JobRecorder:
+        """Enter a job: from this event on its run is known by its name."""
+        recorder = self.job(name, run_id)
+        recorder.event("added", now=now, job=name, **detail)
+        return recorder
+
+    def close(self) -> None:
+        """Close every file."""
+        for job in self._jobs.values():
+            job.close()
+        for writer in (self._spans, self._events, self._decisions):
+            writer.close()
+
+
+def running_s(launch_dir: str | Path) -> float:
+    """How long a launch has run by its own account; 0 if there is none."""
+    layout = LaunchLayout(Path(launch_dir))
+    times = [row.get("t1", row.get("t")) for row in read_jsonl(layout.workers)]
+    times += [row.get("t") for row in read_jsonl(layout.events)]
+    return max((float(t) for t in times if isinstance(t, int | float)), default=0.0)
