@@ -35,13 +35,17 @@ class JobRecorder:
         self._launch = launch
         self._metrics = JsonlWriter(self.layout.metrics)
         self._samples = JsonlWriter(self.layout.samples)
+        self.last_step: StepMetrics | None = None
+        self.last_evaluation: Evaluation | None = None
 
     def metrics(self, row: StepMetrics, *, now: float) -> None:
         """One training step, at its end."""
+        self.last_step = row
         self._metrics.write({"t": self._launch.t(now), **as_row(row)})
 
     def evaluation(self, row: Evaluation, *, now: float) -> None:
         """One held-out evaluation, at its end."""
+        self.last_evaluation = row
         self._metrics.write({"t": self._launch.t(now), **as_row(row)})
 
     def sample(self, row: SampleRecord) -> None:
