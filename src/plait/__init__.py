@@ -1,1 +1,31 @@
+"""plait: run many RL post-training jobs on the accelerators you already have.
 
+``async with plait.open("runs/mine", model="tiny") as p:`` starts the workers; ``p.create_run(name)``
+gives a run with the seven operations (sample, forward, forward_backward, optim_step, publish, save,
+load), ``p.add_job(spec)`` a job that drives itself.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plait.core.operations import AdamParams, Datum, SamplingParams
+from plait.core.runs import LoraSpec
+
+if TYPE_CHECKING:
+    from plait.jobs.launch import Launch
+
+__version__ = "0.1.0"
+__all__ = ["AdamParams", "Datum", "LoraSpec", "SamplingParams", "open"]
+
+
+def open(
+    directory: str | Path, *, model: str = "tiny", policy: str = "plait", **settings: Any
+) -> "Launch":
+    """A launch in ``directory`` (taken up where it was, if it exists); use as ``async with``.
+
+    ``settings``: fields of ``plait.runtime.settings.Settings`` (``cores``, ``kv_blocks`` …).
+    """
+    from plait.jobs.launch import Launch
+    from plait.runtime.settings import Settings
+
+    return Launch(directory, model=model, policy=policy, settings=Settings(**settings))

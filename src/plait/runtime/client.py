@@ -5,8 +5,8 @@ is accepted by the store under ``(run_id, seq)`` before it is queued; a new vers
 its row is committed and committed before anyone can sample it.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from plait.core.errors import PlaitError, RequestError
@@ -176,6 +176,43 @@ class RunClient:
             optimizer=optimizer,
         )
         return await self._commit(op, self.version + 1)
+
+    @asynccontextmanager
+    async def rollout(self, worst_blocks: int, *, evaluating: bool = False) -> AsyncIterator[None]:
+        """Wait for admission, then hold it for the block: one batch of trajectories.
+
+        Afterwards the run is scoring them until ``scored`` is called.
+        """
+        await self._head.gate.enter(self.facts, worst_blocks, evaluating=evaluating)
+        try:
+            yield
+        finally:
+            ended = self.facts.stage.ended
+            self._head.gate.leave(self.facts, then=None if ended else Stage.REWARD)
+
+    def scored(self) -> None:
+        """The trajectories have their rewards."""
+        if self.facts.rollout is Stage.REWARD:
+            self._head.gate.leave(self.facts)
+
+    async def progress(self) -> Json:
+        """What the run's controller committed with its last step."""
+        row = await self._writer.call(self._store.runs.get, self.facts.spec.run_id)
+        return row.progress
+
+    async def skip_step(self, progress: Json) -> None:
+        """Record a step that made no version (nothing to learn from)."""
+        await self._writer.call(
+            self._store.runs.save_progress,
+            self.facts.spec.run_id,
+            progress,
+            now=self._head.wall(),
+        )
+        self.facts.step = int(progress.get("step", self.facts.step))
+
+    def now(self) -> float:
+        """Seconds on the clock of this launch's processes."""
+        return self._head.now()
 
     async def _expose(self, version: int) -> None:
         run_id = self.facts.spec.run_id

@@ -15,6 +15,7 @@ from plait.core.runs import RunSpec, Stage
 from plait.core.view import RunView
 from plait.profiles.kv import KvProfile, expected_blocks
 from plait.profiles.timing import TimingProfile
+from plait.runtime.journal import Journal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +81,23 @@ class RunFacts:
             kv_blocks_worst=self.worst_blocks,
             evaluating=self.evaluating,
         )
+
+    def staged(self, now: float, journal: Journal) -> None:
+        """Its stage has changed."""
+        self.since_s = now
+        journal.event(self.spec.run_id, "stage", stage=self.stage.value, step=self.step)
+
+    def waits_for(self, wait: Wait, journal: Journal) -> None:
+        """Tell its owner why it is not being served; written down when the reason changes."""
+        if self.wait is None or self.wait.reason != wait.reason:
+            journal.event(
+                self.spec.run_id,
+                "wait",
+                reason=wait.reason,
+                detail=wait.detail,
+                position=wait.position,
+            )
+        self.wait = wait
 
     def check_live(self) -> None:
         """RunEnded, with the reason, if the run takes nothing more."""

@@ -15,10 +15,7 @@ from plait.core.view import AdmissionView
 from plait.policies.protocol import Admission, State
 from plait.profiles import kv
 from plait.runtime.facts import Roster, RunFacts
-
-Trace = Callable[[str, object, State, object], None]
-"""``(kind, view, state, plan)``: appends a decision and its inputs to the trace."""
-
+from plait.runtime.journal import Journal
 
 class Gate:
     """Admission of rollouts, applied."""
@@ -30,12 +27,11 @@ class Gate:
         *,
         budget_blocks: int,
         now: Callable[[], float],
-        trace: Trace,
-        staged: Callable[[RunFacts], None],
+        journal: Journal,
     ) -> None:
         self.budget_blocks = budget_blocks
         self._roster, self._policy, self._now = roster, policy, now
-        self._trace, self._staged = trace, staged
+        self._journal = journal
         self._state: State = {}
         self._waiting: dict[RunId, asyncio.Future[None]] = {}
         self._last: tuple[AdmissionView, AdmissionPlan] | None = None
@@ -43,7 +39,7 @@ class Gate:
     async def enter(self, facts: RunFacts, worst_blocks: int, *, evaluating: bool) -> None:
         """Wait until the run may roll out. RunEnded if it is ended meanwhile."""
         facts.check_live()
-        if facts.spec.run_id in self._waiting or facts.rollout is Stage.ROLLOUT:
+        if facts.rollout is not None:
             raise RunEnded(f"run {facts.spec.run_id} is rolling out already: leave first")
         facts.worst_blocks, facts.evaluating = worst_blocks, evaluating
         future = asyncio.get_running_loop().create_future()
@@ -86,12 +82,12 @@ class Gate:
         before = self._state
         plan, self._state = self._policy.decide(view, before, now)
         if plan.admit or self._last != (view, plan):
-            self._trace("admission", view, before, plan)
+            self._journal.decision("admission", view, before, plan)
             self._last = (view, plan)
         for wait in plan.waits:
             facts = self._roster[wait.run_id]
             if facts.rollout is Stage.WAIT_ROLLOUT:
-                facts.wait = wait
+                facts.waits_for(wait, self._journal)
         for run_id in plan.admit:
             future = self._waiting.get(run_id)
             if future is not None and not future.done():
@@ -103,5 +99,4 @@ class Gate:
 
     def _stage(self, facts: RunFacts, stage: Stage | None) -> None:
         facts.rollout = stage
-        facts.since_s = self._now()
-        self._staged(facts)
+        facts.staged(self._now(), self._journal)

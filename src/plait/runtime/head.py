@@ -10,18 +10,18 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from plait.core import errors
 from plait.core.errors import EngineError, PlaitError, RunEnded
 from plait.core.ids import RunId, WorkerId
 from plait.core.runs import RunSpec, Stage
 from plait.engines.protocol import ModelShape
-from plait.policies.protocol import Sharing, State
+from plait.policies.protocol import Sharing
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.gate import Gate
 from plait.runtime.handle import WorkerHandle
+from plait.runtime.journal import Journal
 from plait.runtime.pool import Pool
 from plait.runtime.samples import Samples
 from plait.runtime.settings import Settings
@@ -35,16 +35,6 @@ _BY_CODE = {
     for cls in vars(errors).values()
     if isinstance(cls, type) and issubclass(cls, PlaitError)
 }
-
-
-class Journal(Protocol):
-    """Where the head writes what happened."""
-
-    def span(self, worker: WorkerId, span: m.Span, cores: int) -> None: ...
-
-    def event(self, run_id: RunId | None, kind: str, **detail: object) -> None: ...
-
-    def decision(self, kind: str, view: object, state: State, plan: object) -> None: ...
 
 
 class Head:
@@ -73,15 +63,13 @@ class Head:
             sharing.admission,
             budget_blocks=self.settings.kv_blocks,
             now=clock,
-            trace=journal.decision,
-            staged=self._staged,
+            journal=journal,
         )
         self.queue = TrainerQueue(
             self.roster,
             sharing.dispatch,
             now=clock,
-            trace=journal.decision,
-            staged=self._staged,
+            journal=journal,
         )
         self.pool = Pool(
             model_dir=model_dir,
@@ -95,6 +83,8 @@ class Head:
         )
         self._ticker: asyncio.Task[None] | None = None
         self.last_spans: dict[WorkerId, m.Span] = {}
+        self.busy_s: dict[WorkerId, float] = {}
+        self.started_s = clock()
         self.peak_flops = 0.0
 
     async def start(self) -> None:
@@ -113,7 +103,9 @@ class Head:
     def add(self, spec: RunSpec) -> RunFacts:
         """Enter a run."""
         facts = self.roster.add(spec, self._clock())
-        self.journal.event(spec.run_id, "added", priority=spec.priority, weight=spec.weight)
+        self.journal.event(
+            spec.run_id, "added", job=spec.run_id, priority=spec.priority, weight=spec.weight
+        )
         return facts
 
     def end(self, run_id: RunId, stage: Stage, reason: str = "") -> None:
@@ -128,7 +120,8 @@ class Head:
         self.queue.drop(run_id, error)
         self.samples.drop(run_id, error)
         facts.rollout = facts.train = None
-        self.journal.event(run_id, stage.value, reason=reason)
+        kind = "finished" if stage is Stage.DONE else stage.value
+        self.journal.event(run_id, kind, reason=reason)
         self._decide()
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
@@ -148,9 +141,6 @@ class Head:
     def _decide(self) -> None:
         self.gate.decide()
         self.queue.decide()
-
-    def _staged(self, facts: RunFacts) -> None:
-        self.journal.event(facts.spec.run_id, "stage", stage=facts.stage.value, step=facts.step)
 
     async def _tick(self) -> None:
         while True:
@@ -174,7 +164,9 @@ class Head:
     def _account(self, handle: WorkerHandle, span: m.Span) -> None:
         """Charge a span to the runs it served: device-seconds by their share of its tokens."""
         self.last_spans[handle.worker_id] = span
-        self.journal.span(handle.worker_id, span, self.settings.cores)
+        busy_s = self.busy_s.get(handle.worker_id, 0.0)
+        self.busy_s[handle.worker_id] = busy_s + span.t1 - span.t0
+        self.journal.span(handle.worker_id, span)
         device_s = (span.t1 - span.t0) * span.threads / self.settings.cores
         total = sum(span.tokens_by_run.values()) or len(span.tokens_by_run)
         for run_id, tokens in span.tokens_by_run.items():

@@ -19,7 +19,8 @@ from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.policies.protocol import Sharing
 from plait.runtime.client import RunClient
-from plait.runtime.head import Head, Journal
+from plait.runtime.head import Head
+from plait.runtime.journal import Journal
 from plait.runtime.retention import Retention
 from plait.runtime.settings import Settings
 from plait.store.files import VersionDirs
@@ -157,10 +158,9 @@ class Session:
             known = ", ".join(self._clients) or "none"
             raise ConfigError(f"there is no run {name}: known are {known}") from None
 
-    async def progress(self, name: str) -> Json:
-        """What the run's controller committed with its last version."""
-        row = await self._writer.call(self.store.runs.get, RunId(name))
-        return row.progress
+    def has_run(self, name: str) -> bool:
+        """True if a run of that name was made in this session."""
+        return RunId(name) in self._clients
 
     async def _take_up(self, client: RunClient, row: RunRow, versions_dir: Path) -> None:
         """Bring a run to its last committed version, whatever happened to it before."""

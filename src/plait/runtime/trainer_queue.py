@@ -17,7 +17,6 @@ from plait.core.operations import (
     ForwardBackward,
     ForwardResult,
     Load,
-    OptimStep,
     Result,
     TrainOp,
 )
@@ -27,8 +26,8 @@ from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
-from plait.runtime.gate import Trace
 from plait.runtime.handle import WorkerHandle
+from plait.runtime.journal import Journal
 
 MAX_LOSSES = 2
 """An operation under which the worker died this often is the cause, not the victim: it fails."""
@@ -53,11 +52,10 @@ class TrainerQueue:
         policy: Dispatch,
         *,
         now: Callable[[], float],
-        trace: Trace,
-        staged: Callable[[RunFacts], None],
+        journal: Journal,
     ) -> None:
         self._roster, self._policy, self._now = roster, policy, now
-        self._trace, self._staged = trace, staged
+        self._journal = journal
         self._state: State = {}
         self._queues: dict[RunId, deque[_Pending]] = {}
         self._running: _Pending | None = None
@@ -108,10 +106,12 @@ class TrainerQueue:
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._now())
         if plan.op_id is not None or self._last != (view, plan):
-            self._trace("dispatch", view, before, plan)
+            self._journal.decision("dispatch", view, before, plan)
             self._last = (view, plan)
         for wait in plan.waits:
-            self._roster[wait.run_id].wait = wait
+            facts = self._roster[wait.run_id]
+            if facts.rollout is None:
+                facts.waits_for(wait, self._journal)
         for queue in self._queues.values():
             if queue and queue[0].op.op_id == plan.op_id:
                 self._start(queue.popleft())
@@ -189,13 +189,7 @@ class TrainerQueue:
 
     def _stage(self, facts: RunFacts, stage: Stage | None) -> None:
         facts.train = stage
-        facts.since_s = self._now()
-        self._staged(facts)
-
-
-def is_commit(op: TrainOp) -> bool:
-    """True for what makes a new version."""
-    return isinstance(op, Create | OptimStep | Load)
+        facts.staged(self._now(), self._journal)
 
 
 def _answer(future: asyncio.Future[Result], outcome: Result | PlaitError) -> None:

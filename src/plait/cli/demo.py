@@ -1,0 +1,101 @@
+"""``plait demo``: the same three jobs shared and one after the other, and what sharing gained."""
+
+import asyncio
+import json
+import tempfile
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from plait.cli.run import conclude, drive
+from plait.core.runs import Stage
+from plait.jobs.load import load_jobs
+from plait.obs.intervals import difference_ci95
+from plait.obs.launch import read_launch
+from plait.obs.layout import LaunchLayout
+from plait.obs.report import make_report
+from plait.obs.stats import tpts_by_job
+from plait.runtime.settings import Settings
+
+
+def demo_command(directory: Path | None, *, cores: int, as_json: bool) -> int:
+    """Run the demo and print its table; exit code 1 if a job failed."""
+    root = directory or Path(tempfile.mkdtemp(prefix="plait-demo-"))
+    with as_file(files("plait.jobs") / "demo.yaml") as file:
+        specs = load_jobs([file])
+    settings = Settings(cores=cores)
+    for policy in ("plait", "sequential"):
+        if not as_json:
+            print(f"\n{policy}: {', '.join(s.name for s in specs)}", flush=True)
+        outcomes = asyncio.run(
+            drive(specs, root / policy, policy=policy, settings=settings, quiet=as_json)
+        )
+        if any(o.stage is not Stage.DONE for o in outcomes.values()) or len(outcomes) < len(specs):
+            return conclude(outcomes, root / policy, as_json=as_json)
+    result = compare(root / "plait", root / "sequential")
+    if as_json:
+        print(json.dumps(result))
+    else:
+        _print(result)
+        make_report(
+            root / "plait",
+            alone=root / "sequential",
+            picture=LaunchLayout(root / "plait").report,
+        )
+        print(f"picture: {LaunchLayout(root / 'plait').report}")
+    return 0
+
+
+def compare(shared_dir: Path, alone_dir: Path) -> dict[str, object]:
+    """Aggregate speed-up, each job's stretch and held-out gain."""
+    shared = make_report(shared_dir, alone=alone_dir)
+    alone = make_report(alone_dir)
+    alone_s = tpts_by_job(read_launch(alone_dir))
+    jobs = {}
+    for job in shared.stats.jobs:
+        gain = (
+            difference_ci95(job.reward_first, job.reward_last)
+            if job.reward_first and job.reward_last
+            else None
+        )
+        jobs[job.name] = {
+            "tpts_s": job.tpts_s,
+            "alone_tpts_s": alone_s.get(job.name),
+            "stretch": job.stretch,
+            "held_out_first": job.reward_first.mean if job.reward_first else None,
+            "held_out_last": job.reward_last.mean if job.reward_last else None,
+            "gain": gain.mean if gain else None,
+            "gain_ci95": [gain.low, gain.high] if gain else None,
+        }
+    stretches = [job.stretch for job in shared.stats.jobs if job.stretch]
+    return {
+        "shared_s": shared.stats.wall_s,
+        "sequential_s": alone.stats.wall_s,
+        "speedup": alone.stats.wall_s / shared.stats.wall_s,
+        "worst_stretch": max(stretches, default=None),
+        "jobs": jobs,
+    }
+
+
+def _print(result: dict[str, object]) -> None:
+    table = Table("job", "s/step shared", "s/step alone", "stretch", "held-out", "gain (95 %)")
+    jobs = result["jobs"]
+    assert isinstance(jobs, dict)
+    for name, row in jobs.items():
+        low, high = row["gain_ci95"]
+        table.add_row(
+            name,
+            f"{row['tpts_s']:.2f}",
+            f"{row['alone_tpts_s']:.2f}",
+            f"{row['stretch']:.2f}",
+            f"{row['held_out_first']:.2f} → {row['held_out_last']:.2f}",
+            f"{row['gain']:+.2f} ({low:+.2f} … {high:+.2f})",
+        )
+    Console().print(table)
+    print(
+        f"same work: {result['sequential_s']:.0f} s one after the other, "
+        f"{result['shared_s']:.0f} s shared: {result['speedup']:.2f}× "
+        f"(worst stretch {result['worst_stretch']:.2f})"
+    )

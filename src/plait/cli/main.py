@@ -1,0 +1,135 @@
+"""Entry point: verbs and their flags. Nothing heavy is imported until a verb runs.
+
+Exit codes: 0 all well, 1 a job failed, 2 the request was wrong, 130 interrupted (resumable).
+"""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from plait.core.errors import PlaitError
+
+app = typer.Typer(
+    help="Run many RL post-training jobs on the accelerators you already have.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+class Format(StrEnum):
+    """How a verb prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Table or JSON.")]
+Policy = Annotated[str, typer.Option(help="How the jobs share the machine.")]
+Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
+KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 16 tokens; 0 sizes them.", min=0)]
+
+
+@app.command()
+def run(
+    files: Annotated[list[Path] | None, typer.Argument(help="Job files (YAML).")] = None,
+    policy: Policy = "plait",
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Launch directory; must be new.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
+    cores: Cores = 0,
+    kv_blocks: KvBlocks = 0,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Train the jobs of one or many files, all at once."""
+    from plait.cli.run import run_command
+
+    _exit(
+        lambda: run_command(
+            files or [],
+            policy=policy,
+            directory=directory,
+            resume=resume,
+            cores=cores,
+            kv_blocks=kv_blocks,
+            as_json=format is Format.JSON,
+        )
+    )
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where the two launches go; must be new.")
+    ] = None,
+    cores: Cores = 0,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Three jobs on the built-in tiny model: shared, then one after the other."""
+    from plait.cli.demo import demo_command
+
+    _exit(lambda: demo_command(directory, cores=cores, as_json=format is Format.JSON))
+
+
+@app.command()
+def plan(
+    files: Annotated[list[Path], typer.Argument(help="Job files (YAML).")],
+    cores: Cores = 0,
+    kv_blocks: KvBlocks = 0,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
+    from plait.cli.plan import plan_command
+
+    _exit(
+        lambda: plan_command(
+            files, cores=cores, kv_blocks=kv_blocks, as_json=format is Format.JSON
+        )
+    )
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="A launch directory.")],
+    alone: Annotated[
+        Path | None, typer.Option(help="A launch of the same jobs run alone, for the stretch.")
+    ] = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Figures of a launch as a table, and a picture of its timeline."""
+    from plait.cli.report import report_command
+
+    _exit(lambda: report_command(directory, alone=alone, as_json=format is Format.JSON))
+
+
+@app.command()
+def models(format: FormatOption = Format.TABLE) -> None:
+    """Base models that can be named."""
+    from plait.cli.lists import models_command
+
+    _exit(lambda: models_command(as_json=format is Format.JSON))
+
+
+@app.command()
+def envs(format: FormatOption = Format.TABLE) -> None:
+    """Environments that can be named, with their keys."""
+    from plait.cli.lists import envs_command
+
+    _exit(lambda: envs_command(as_json=format is Format.JSON))
+
+
+def _exit(command: Callable[[], int]) -> NoReturn:
+    """Run a verb; a PlaitError is one line on standard error."""
+    try:
+        code = command()
+    except PlaitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2 if error.http_status < 500 else 1
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)

@@ -1,0 +1,21 @@
+"""``plait report``: a launch's figures and its picture."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from plait.obs.layout import LaunchLayout
+from plait.obs.report import make_report, to_json, to_text
+
+
+def report_command(directory: Path, *, alone: Path | None, as_json: bool) -> int:
+    """Print the figures and draw ``report.png`` in the launch directory."""
+    picture = LaunchLayout(directory).report
+    report = make_report(directory, alone=alone, picture=picture)
+    if as_json:
+        print(json.dumps(to_json(report)))
+    else:
+        Console().print(to_text(report))
+        print(f"picture: {picture}")
+    return 0

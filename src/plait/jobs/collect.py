@@ -1,0 +1,199 @@
+"""Collect: the trajectories of one step (or one evaluation): prompts, samples, rewards.
+
+One batch is admitted as a whole (``RunClient.rollout``); inside, every sample goes its own way.
+Groups whose samples have one turn and one prompt are drawn by a single operation, which prefills
+the prompt once.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from plait.core.errors import ConfigError, RequestError
+from plait.core.operations import Sampled, SamplingParams
+from plait.envs.protocol import Environment
+from plait.jobs.context import JobContext
+from plait.jobs.episode import Episode, play
+from plait.obs.records import SampleRecord
+from plait.profiles.kv import worst_case_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What to collect. ``split`` and ``first`` name the problems, ``tag`` the draws."""
+
+    split: str
+    first: int
+    n_groups: int
+    n_samples: int
+    tag: tuple[object, ...]
+    evaluating: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """A batch's episodes by group, and where the time went."""
+
+    groups: list[list[Episode]]
+    wait_s: float
+    rollout_s: float
+    reward_s: float
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return [e for group in self.groups for e in group]
+
+    @property
+    def rewards(self) -> list[float]:
+        return [e.reward for e in self.episodes if e.reward is not None]
+
+    @property
+    def n_sampled(self) -> int:
+        return sum(e.trajectory.n_sampled for e in self.episodes)
+
+
+async def collect(context: JobContext, batch: Batch) -> Collected:
+    """Roll a batch out and score it."""
+    envs = [
+        [context.source.make(batch.first + p, batch.split) for _ in range(batch.n_samples)]
+        for p in range(batch.n_groups)
+    ]
+    groups = []
+    for p, members in enumerate(envs):
+        group = []
+        for g, env in enumerate(members):
+            prompt = group[0].prompt if g and context.source.same_prompt else await env.start()
+            if g and context.source.same_prompt:
+                await env.start()
+            group.append(Episode(index=batch.first + p, sample=g, prompt=prompt))
+        groups.append(group)
+    _check_prompts(context, groups)
+    asked = context.now()
+    async with context.client.rollout(_worst(context, groups), evaluating=batch.evaluating):
+        started = context.now()
+        async with asyncio.TaskGroup() as tasks:
+            for p, (members, group) in enumerate(zip(envs, groups, strict=True)):
+                tasks.create_task(_group(context, batch, p, members, group))
+        ended = context.now()
+    try:
+        await context.scorer.score(context, groups, envs)
+    finally:
+        context.client.scored()
+    done = context.now()
+    return Collected(
+        groups=groups, wait_s=started - asked, rollout_s=ended - started, reward_s=done - ended
+    )
+
+
+async def _group(
+    context: JobContext,
+    batch: Batch,
+    p: int,
+    envs: list[Environment],
+    group: list[Episode],
+) -> None:
+    """All samples of one prompt."""
+    spec, client = context.spec, context.client
+    turns = spec.turns(context.source.max_turns)
+    together: asyncio.Future[tuple[Sampled, ...]] | None = None
+    if turns == 1 and len({e.prompt for e in group}) == 1:
+        params = _params(context, batch, envs[0], p, 0)
+        together = asyncio.ensure_future(_draw_all(context, group[0].prompt, params, len(group)))
+
+    async def one(episode: Episode, env: Environment) -> None:
+        key = f"{episode.index}.{episode.sample}"
+
+        async def draw(tokens: tuple[int, ...], turn: int) -> Sampled:
+            if together is not None:
+                return (await asyncio.shield(together))[episode.sample]
+            params = _params(context, batch, env, p, turn)
+            drawn = await client.sample(tokens, params, first_index=episode.sample)
+            return drawn.samples[0]
+
+        await play(
+            episode,
+            env,
+            draw,
+            max_turns=turns,
+            max_context=context.max_context,
+            max_tokens=spec.limits.max_tokens,
+            deadline_s=spec.limits.rollout_deadline_s,
+            now=context.now,
+            tool=lambda t0, t1: context.outside("tool", key, t0, t1),
+        )
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for episode, env in zip(group, envs, strict=True):
+                tasks.create_task(one(episode, env))
+    finally:
+        if together is not None and not together.done():
+            together.cancel()
+
+
+async def _draw_all(
+    context: JobContext, prompt: tuple[int, ...], params: SamplingParams, n: int
+) -> tuple[Sampled, ...]:
+    return (await context.client.sample(prompt, params, n=n)).samples
+
+
+def _params(
+    context: JobContext, batch: Batch, env: Environment, p: int, turn: int
+) -> SamplingParams:
+    seed = context.seed(*batch.tag, batch.first + p, turn)
+    make = context.spec.evaluation_params if batch.evaluating else context.spec.sampling_params
+    return make(seed, stop=env.stop)
+
+
+def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
+    spec = context.spec
+    turns = spec.turns(context.source.max_turns)
+    return worst_case_blocks(
+        n_prompts=len(groups),
+        group_size=len(groups[0]),
+        prompt_tokens=max(len(e.prompt) for g in groups for e in g),
+        max_new_tokens=min(turns * spec.limits.max_tokens, context.max_context),
+        block_size=context.block_size,
+        same_prompt=context.source.same_prompt,
+    )
+
+
+def _check_prompts(context: JobContext, groups: list[list[Episode]]) -> None:
+    limits = context.spec.limits
+    room = context.max_context - limits.max_tokens
+    if room < 1:
+        raise ConfigError(
+            f"limits.max_tokens is {limits.max_tokens}, the model's context only "
+            f"{context.max_context}: lower it"
+        )
+    for episode in (e for group in groups for e in group):
+        n = len(episode.prompt)
+        if n == 0:
+            raise RequestError(f"problem {episode.index} has an empty prompt: give it some text")
+        if n > min(room, limits.max_prompt_tokens):
+            raise RequestError(
+                f"the prompt of problem {episode.index} has {n} tokens; at most "
+                f"{min(room, limits.max_prompt_tokens)} fit (context {context.max_context}, "
+                f"limits.max_tokens {limits.max_tokens}, limits.max_prompt_tokens "
+                f"{limits.max_prompt_tokens}): shorten it or change the limits"
+            )
+
+
+def record(context: JobContext, episode: Episode, step: int, split: str) -> None:
+    """Write an episode to ``samples.jsonl``."""
+    decode = context.tokenizer.decode
+    context.recorder.sample(
+        SampleRecord(
+            step=step,
+            split=split,
+            index=episode.index,
+            group=episode.sample,
+            prompt=decode(episode.prompt, skip_special=False),
+            completion=decode(episode.completion, skip_special=False),
+            reward=episode.reward,
+            error=episode.error,
+            why=episode.why,
+            stop_reason=episode.stop_reason,
+            n_turns=episode.n_turns,
+            version=episode.version,
+        )
+    )

@@ -1,0 +1,209 @@
+"""Controller: the RL loop of one job: collect, learn, publish, evaluate, until done.
+
+Strictly on-policy at ``staleness: 0``: a step's trajectories are drawn from the run's committed
+version and trained on at once; overlap comes from other runs (MARLaaS §4.4). With ``staleness: k``
+the next batches are drawn while this one trains; batch b is drawn no earlier than step b-k was
+committed, so no trajectory lags more than k versions.
+
+Everything that decides the data is a function of the step number and the job's seed, so the state
+that a resume needs is the committed version and the number of steps in it.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from plait.core.errors import EngineError, RewardError
+from plait.core.runs import Stage
+from plait.jobs.collect import Batch, Collected, collect, record
+from plait.jobs.context import JobContext
+from plait.jobs.evaluate import evaluate
+from plait.jobs.learn import Learned, learn
+from plait.obs.records import StepMetrics
+
+NO_SIGNAL_STEPS = 20
+"""Steps without any signal at the very beginning after which a job is ended: it would only burn
+the machine."""
+
+UNSCORED_STEPS = 3
+"""Steps in a row in which every sample failed: one may be a tool's bad minute, three are a fault."""
+
+
+class RLController:
+    """GRPO and its relatives on one run."""
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._recent: deque[float] = deque(maxlen=context.spec.target_window or 1)
+        self._ready = asyncio.Event()
+        self._collecting = asyncio.Lock()
+        self._step = 0
+        self._fruitless = 0
+        self._unscored = 0
+
+    async def run(self) -> tuple[Stage, str]:
+        """Drive the job to its end."""
+        progress = await self._context.client.progress()
+        self._step = int(progress.get("step", 0))
+        self._recent.extend(progress.get("recent", []))
+        self._fruitless = int(progress.get("fruitless", 0))
+        spec = self._context.spec
+        if self._step == 0:
+            await self._evaluate()
+        if self._finished():
+            return Stage.DONE, self._why_finished()
+        batches = self._on_policy() if spec.staleness == 0 else self._ahead(spec.staleness)
+        async with contextlib.aclosing(batches):
+            async for collected in batches:
+                await self._update(collected)
+                if self._finished():
+                    break
+                every = spec.evaluation.every if spec.evaluation else 0
+                if every and self._step % every == 0:
+                    await self._evaluate()
+        await self._evaluate()
+        return Stage.DONE, self._why_finished()
+
+    async def _on_policy(self) -> AsyncGenerator[Collected, None]:
+        while True:
+            yield await self._collect(self._step)
+
+    async def _ahead(self, lag: int) -> AsyncGenerator[Collected, None]:
+        """Batches drawn by a task that runs ahead of the updates by at most ``lag`` steps."""
+        queue: asyncio.Queue[Collected] = asyncio.Queue(maxsize=lag)
+
+        async def draw() -> None:
+            batch = self._step
+            while True:
+                while batch - lag > self._step:
+                    self._ready.clear()
+                    await self._ready.wait()
+                await queue.put(await self._collect(batch))
+                batch += 1
+
+        drawing = asyncio.create_task(draw())
+        try:
+            while True:
+                taking = asyncio.create_task(queue.get())
+                await asyncio.wait({drawing, taking}, return_when=asyncio.FIRST_COMPLETED)
+                if not taking.done():
+                    taking.cancel()
+                    drawing.result()
+                yield await taking
+        finally:
+            drawing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await drawing
+
+    async def _collect(self, step: int) -> Collected:
+        spec = self._context.spec
+        batch = Batch(
+            split="train",
+            first=step * spec.groups,
+            n_groups=spec.groups,
+            n_samples=spec.samples,
+            tag=("train", step),
+        )
+        async with self._collecting:
+            return await collect(self._context, batch)
+
+    async def _update(self, collected: Collected) -> None:
+        """One step: train on a batch and commit what it did."""
+        context, started = self._context, self._context.now()
+        step = self._step + 1
+        rewards = collected.rewards
+        mean = sum(rewards) / len(rewards) if rewards else None
+        if mean is not None:
+            self._recent.append(mean)
+        learned = await learn(
+            context,
+            collected,
+            step,
+            progress=lambda signal: self._progress(step, signal),
+        )
+        self._fruitless = 0 if learned.signal else self._after_fruitless()
+        self._step = step
+        self._ready.set()
+        for episode in collected.episodes:
+            record(context, episode, step, "train")
+        self._record(collected, learned, mean, context.now() - started)
+        self._unscored = 0 if rewards else self._unscored + 1
+        if self._unscored >= UNSCORED_STEPS:
+            errors = sorted({e.error or "no reward function applied" for e in collected.episodes})
+            raise RewardError(
+                f"no sample of the last {self._unscored} steps has a reward: {errors[0]}"
+            )
+        if self._fruitless >= NO_SIGNAL_STEPS:
+            raise EngineError(
+                f"no group had any signal in the first {self._fruitless} steps (every sample of a "
+                f"group earned the same, {mean or 0:g} on average): use an easier task, more samples "
+                "or a higher temperature"
+            )
+
+    def _record(
+        self, collected: Collected, learned: Learned, mean: float | None, update_s: float
+    ) -> None:
+        m, episodes = learned.metrics, collected.episodes
+        row = StepMetrics(
+            step=self._step,
+            version=self._context.client.version,
+            reward_mean=mean,
+            reward_n=len(collected.rewards),
+            reward_errors=sum(e.reward is None for e in episodes),
+            groups=learned.groups,
+            groups_skipped=learned.groups_skipped,
+            tokens_sampled=collected.n_sampled,
+            loss=m.get("loss:sum"),
+            grad_norm=m.get("grad_norm:mean"),
+            lr=learned.lr,
+            staleness=learned.staleness,
+            kl=m.get("kl_ref:mean"),
+            sampler_trainer_logprob_max_diff=m.get("logprob_diff:max"),
+            rollout_s=collected.rollout_s,
+            reward_s=collected.reward_s,
+            reference_s=learned.reference_s,
+            train_s=learned.train_s,
+            publish_s=learned.publish_s,
+            wait_s=collected.wait_s,
+            step_s=collected.wait_s + collected.rollout_s + collected.reward_s + update_s,
+            extra={
+                "turns_mean": sum(e.n_turns for e in episodes) / len(episodes),
+                "tokens_trained": float(learned.tokens_trained),
+                "clip_fraction": m.get("clip_fraction:mean", 0.0),
+            },
+        )
+        self._context.recorder.metrics(row, now=self._context.now())
+
+    def _progress(self, step: int, signal: bool) -> dict[str, object]:
+        fruitless = 0 if signal else self._after_fruitless()
+        return {"step": step, "recent": list(self._recent), "fruitless": fruitless}
+
+    def _after_fruitless(self) -> int:
+        """Counts only until the first update: a policy that has learned all has no signal either."""
+        return self._fruitless + 1 if self._context.client.version == 0 else 0
+
+    def _finished(self) -> bool:
+        spec = self._context.spec
+        if spec.steps is not None and self._step >= spec.steps:
+            return True
+        return self._reached()
+
+    def _reached(self) -> bool:
+        spec = self._context.spec
+        full = len(self._recent) == self._recent.maxlen
+        return (
+            spec.target_reward is not None
+            and full
+            and sum(self._recent) / len(self._recent) >= spec.target_reward
+        )
+
+    def _why_finished(self) -> str:
+        if self._reached():
+            return f"reached its target reward after {self._step} steps"
+        return f"finished {self._step} steps"
+
+    async def _evaluate(self) -> None:
+        if self._context.spec.evaluation is not None:
+            async with self._collecting:
+                await evaluate(self._context, self._step)

@@ -1,0 +1,130 @@
+"""Episode: one sample's life: prompt, turns, reward or the error that ended it.
+
+A bad rollout is data, not a crash: whatever an environment raises, and the rollout's deadline, end
+up in ``error`` with the reward ``None``. Tokens go in and out as they are, never re-tokenised.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from plait.algos.datums import Segment, Trajectory
+from plait.core.errors import CapacityError, EnvironmentFailure, RequestError, RunEnded, WorkerLost
+from plait.core.operations import Sampled, StopReason
+from plait.envs.protocol import Environment
+
+Draw = Callable[[tuple[int, ...], int], Awaitable[Sampled]]
+"""``(tokens so far, turn) -> what the policy says next``."""
+
+FATAL = (RunEnded, RequestError, CapacityError, WorkerLost)
+"""What no sample can be blamed for: these end the step, everything else ends the sample."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode:
+    """One sample of a group."""
+
+    index: int
+    """The problem."""
+    sample: int
+    prompt: tuple[int, ...]
+    segments: list[Segment] = field(default_factory=list)
+    reward: float | None = None
+    error: str | None = None
+    why: str = ""
+    """The environment's own words about the reward."""
+    stop_reason: str = ""
+    n_turns: int = 0
+    version: int | None = None
+    tool_s: float = 0.0
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return Trajectory(prompt=self.prompt, segments=tuple(self.segments))
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Everything said so far, the prompt included."""
+        return self.prompt + tuple(t for s in self.segments for t in s.tokens)
+
+    @property
+    def completion(self) -> tuple[int, ...]:
+        """Everything after the prompt."""
+        return tuple(t for s in self.segments for t in s.tokens)
+
+
+async def play(
+    episode: Episode,
+    env: Environment,
+    draw: Draw,
+    *,
+    max_turns: int,
+    max_context: int,
+    max_tokens: int,
+    deadline_s: float,
+    now: Callable[[], float],
+    tool: Callable[[float, float], None],
+) -> None:
+    """Play an episode to its end within one deadline; ``tool(t0, t1)`` reports each wait for the
+    environment."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await _turns(
+                episode,
+                env,
+                draw,
+                max_turns=max_turns,
+                max_context=max_context,
+                max_tokens=max_tokens,
+                now=now,
+                tool=tool,
+            )
+    except TimeoutError:
+        _fail(episode, f"rollout took longer than {deadline_s:g} s")
+    except FATAL:
+        raise
+    except EnvironmentFailure as failure:
+        _fail(episode, str(failure))
+    except Exception as failure:
+        # A user's environment may raise anything: it is this sample's error and nothing else's.
+        _fail(episode, f"{type(failure).__name__}: {failure}")
+
+
+async def _turns(
+    episode: Episode,
+    env: Environment,
+    draw: Draw,
+    *,
+    max_turns: int,
+    max_context: int,
+    max_tokens: int,
+    now: Callable[[], float],
+    tool: Callable[[float, float], None],
+) -> None:
+    for turn in range(max_turns):
+        tokens = episode.tokens
+        if len(tokens) + max_tokens > max_context:
+            _fail(episode, f"context of {max_context} tokens is full after {turn} turns")
+            return
+        sampled = await draw(tokens, turn)
+        episode.segments.append(Segment(tokens=sampled.tokens, logprobs=sampled.logprobs))
+        episode.n_turns, episode.version = turn + 1, sampled.version
+        episode.stop_reason = sampled.stop_reason.value
+        if sampled.stop_reason is StopReason.ABORT:
+            _fail(episode, "aborted")
+            return
+        t0 = now()
+        answer = await env.step(sampled.tokens)
+        t1 = now()
+        episode.tool_s += t1 - t0
+        tool(t0, t1)
+        episode.why = str(answer.info.get("why", episode.why))
+        if answer.done:
+            episode.reward = answer.reward
+            return
+        episode.segments.append(Segment(tokens=answer.tokens))
+    episode.why = f"stopped after {max_turns} turns"
+
+
+def _fail(episode: Episode, error: str) -> None:
+    episode.error, episode.reward = error, None
