@@ -18,7 +18,7 @@ STOP = ";"
 """Ends every turn of the policy."""
 
 SUM_BELOW = 50
-"""Terms are below this: two-digit sums with carries that a two-million-parameter model learns."""
+"""Terms are below this: answers keep two digits, and the tiny model learns every carry."""
 SORT_LETTERS = "abcdefghijkl"
 CONSONANTS = "bcdfghjklmnprstvwz"
 VOWELS = "aeiou"
@@ -35,9 +35,11 @@ class Problem:
 
 
 def sum_problem(rng: random.Random) -> Problem:
-    """``sum 37+5=``; the key is the pair without its order."""
+    """``sum 37+05=``, two digits each; the key is the pair without its order."""
     a, b = rng.randrange(SUM_BELOW), rng.randrange(SUM_BELOW)
-    return Problem(prompt=f"sum {a}+{b}=", answer=str(a + b), key=f"sum {min(a, b)}+{max(a, b)}")
+    return Problem(
+        prompt=f"sum {a:02}+{b:02}=", answer=f"{a + b:02}", key=f"sum {min(a, b)}+{max(a, b)}"
+    )
 
 
 def sort_problem(rng: random.Random, length: int = 4) -> Problem:

@@ -111,7 +111,7 @@ def _tiny_entry() -> ModelEntry:
     return ModelEntry(
         name="tiny",
         kind="shipped",
-        description="byte-level, about 2 M parameters; for the tiny-* tasks, in seconds",
+        description="byte-level, 0.8 M parameters; for the tiny-* tasks, in seconds",
         path=TINY_DIR if there else None,
         available=there,
         hint="shipped with plait" if there else "run scripts/train_tiny.py",

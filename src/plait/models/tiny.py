@@ -1,6 +1,6 @@
 """Tiny: the shape and alphabet of the byte-level model that plait ships.
 
-A Llama of about 1.6 M parameters whose token ids 0..255 are the bytes themselves, so that every
+A Llama of about 0.8 M parameters whose token ids 0..255 are the bytes themselves, so that every
 text has one spelling. ``scripts/train_tiny.py`` trains it; the weights lie in
 ``models/data/tiny``.
 """
@@ -20,10 +20,10 @@ VOCAB_SIZE = 264
 
 CONFIG: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
-    "hidden_size": 192,
-    "intermediate_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
     "num_hidden_layers": 4,
-    "num_attention_heads": 6,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
     "max_position_embeddings": 512,
@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "eos_token_id": EOS_ID,
     "pad_token_id": PAD_ID,
 }
-"""Arguments of ``LlamaConfig``; grouped heads, so that the cache is a third of what it could be."""
+"""Arguments of ``LlamaConfig``; grouped heads, so that the cache is half of what it could be."""
 
 
 def write_tokenizer(out: Path) -> None:
