@@ -1,0 +1,88 @@
+"""What the rollout scheduler keeps per request: a group (one ``Sample``) and its sequences.
+
+The full blocks of the prompt belong to the group and are computed once; each sequence computes the
+rest of the prompt and its own tokens. The last prompt token is always a sequence's own, since its
+logits start the sample.
+"""
+
+from dataclasses import dataclass, field
+
+from plait.core.operations import Sample, Sampled, StopReason
+from plait.engines.scripted.policy import Adapter
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Group:
+    """One ``Sample`` operation in flight."""
+
+    op: Sample
+    adapter: Adapter | None
+    block_size: int
+    max_new: int
+    """Tokens to draw at most: the request's limit, or what the context leaves."""
+    shared_done: int = 0
+    sequences: list["Sequence"] = field(default_factory=list)
+
+    @property
+    def shared_tokens(self) -> int:
+        """Prompt tokens whose blocks all sequences share."""
+        return (len(self.op.prompt) - 1) // self.block_size * self.block_size
+
+    @property
+    def shared_blocks(self) -> int:
+        return self.shared_tokens // self.block_size
+
+    @property
+    def worst_blocks(self) -> int:
+        """Blocks that one sequence alone may come to need; its last token is never cached."""
+        own = len(self.op.prompt) - self.shared_tokens + self.max_new - 1
+        return self.shared_blocks + blocks_for(own, self.block_size)
+
+    @property
+    def done(self) -> bool:
+        return all(sequence.stop_reason is not None for sequence in self.sequences)
+
+    def samples(self) -> tuple[Sampled, ...]:
+        """The continuations in index order; unfinished ones count as aborted."""
+        return tuple(
+            Sampled(
+                tokens=tuple(sequence.tokens),
+                logprobs=tuple(sequence.logprobs),
+                stop_reason=sequence.stop_reason or StopReason.ABORT,
+                version=self.op.version,
+            )
+            for sequence in self.sequences
+        )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sequence:
+    """One continuation being drawn."""
+
+    group: Group
+    index: int
+    computed: int = 0
+    """Own tokens that are in the cache."""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop_reason: StopReason | None = None
+
+    @property
+    def own_known(self) -> int:
+        """Own tokens so far, sampled ones included."""
+        return len(self.group.op.prompt) - self.group.shared_tokens + len(self.tokens)
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next one can be drawn, shared ones included."""
+        shared = self.group.shared_tokens - self.group.shared_done
+        return shared + self.own_known - self.computed
+
+    @property
+    def last_token(self) -> int:
+        return self.tokens[-1] if self.tokens else self.group.op.prompt[-1]
+
+
+def blocks_for(n_tokens: int, block_size: int) -> int:
+    """Blocks that hold ``n_tokens``."""
+    return -(-n_tokens // block_size)
