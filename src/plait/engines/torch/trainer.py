@@ -16,16 +16,16 @@ from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import TrainStep
-from plait.engines.torch.adamw import adamw_step
-from plait.engines.torch.attention import PaddedAttention
-from plait.engines.torch.batch import Checked, Packed, check, pack
-from plait.engines.torch.head import BLOCK_ROWS, target_logprobs
-from plait.engines.torch.lora import TrainAdapters
-from plait.engines.torch.losses import Chosen, Report, choose, metrics
+from plait.engines.torch.train.adamw import adamw_step
+from plait.engines.torch.train.attention import PaddedAttention
+from plait.engines.torch.train.batch import Checked, Packed, check, pack
+from plait.engines.torch.train.head import BLOCK_ROWS, target_logprobs
+from plait.engines.torch.train.lora import TrainAdapters
+from plait.engines.torch.train.losses import Chosen, Report, choose, metrics
 from plait.engines.torch.model import Rope, forward
-from plait.engines.torch.packing import Cost, forward_cost, halves, micro_batches, train_cost
-from plait.engines.torch.params import RunParams
-from plait.engines.torch.state import load_run, save_run
+from plait.engines.torch.train.packing import Cost, forward_cost, halves, micro_batches, train_cost
+from plait.engines.torch.train.params import RunParams
+from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
 

@@ -18,7 +18,7 @@ from plait.adapters.peft import read_adapter, write_adapter, write_durably
 from plait.core.errors import ModelError
 from plait.core.runs import LoraSpec
 from plait.engines.torch.arch import Arch
-from plait.engines.torch.params import RunParams
+from plait.engines.torch.train.params import RunParams
 
 RUN, OPTIMIZER = "run.json", "optimizer.safetensors"
 ORDER = "layer-projection-A-B-1"

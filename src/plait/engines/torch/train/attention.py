@@ -10,7 +10,7 @@ Shapes: N packed tokens, B sequences, T the longest, H heads, K key-value heads,
 import torch
 import torch.nn.functional as F
 
-from plait.engines.torch.batch import Packed
+from plait.engines.torch.train.batch import Packed
 
 
 class PaddedAttention:

@@ -8,7 +8,7 @@ Shapes: N tokens, I inputs, O outputs of the fused projection, R rank, K adapted
 
 import torch
 
-from plait.engines.torch.params import Fused, RunParams
+from plait.engines.torch.train.params import Fused, RunParams
 
 
 class TrainAdapters:

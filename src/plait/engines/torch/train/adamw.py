@@ -11,7 +11,7 @@ import torch
 
 from plait.core.errors import EngineError, RequestError
 from plait.core.operations import AdamParams
-from plait.engines.torch.params import RunParams
+from plait.engines.torch.train.params import RunParams
 
 
 def check_adam(adam: AdamParams) -> None:

@@ -1,0 +1,135 @@
+"""Batch: training data checked and turned into tensors.
+
+``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch. Tokens
+after a sequence's last scored position influence nothing that is asked for and are left out.
+
+Shapes: N packed tokens, M scored positions among them, B sequences, T the longest of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from plait.core.errors import RequestError
+from plait.core.operations import Datum
+from plait.engines.torch.arch import Arch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One datum, cut after its last scored position. ``inputs`` are at scored positions only."""
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    scored: np.ndarray
+    """Indices of scored positions, rising."""
+    inputs: dict[str, np.ndarray]
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """One micro-batch. ``slots_N`` places packed token n into the padded ``(B·T)`` grid; ``None``
+    where all sequences are of one length and the grid is the packed order itself."""
+
+    tokens_N: torch.Tensor
+    positions_N: torch.Tensor
+    slots_N: torch.Tensor | None
+    n_seqs: int
+    longest: int
+    rows_M: torch.Tensor
+    targets_M: torch.Tensor
+    counts: tuple[int, ...]
+    """Scored positions of each sequence; they sum to M."""
+    inputs_M: dict[str, torch.Tensor]
+
+
+def check(data: Sequence[Datum], arch: Arch, needed: Sequence[str]) -> list[Checked]:
+    """Check every datum; RequestError names the first that is wrong and what would be right."""
+    if not data:
+        raise RequestError("the batch is empty: give at least one datum")
+    checked = [_check(i, datum, arch, needed) for i, datum in enumerate(data)]
+    if not any(len(c.scored) for c in checked):
+        raise RequestError("no position is scored: set the mask of at least one position")
+    return checked
+
+
+def pack(data: Sequence[Checked], device: torch.device) -> Packed:
+    """One micro-batch of sequences that each have a scored position."""
+    lengths = [d.length for d in data]
+    longest = max(lengths)
+    starts = np.cumsum([0, *lengths[:-1]])
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    slots = None
+    if min(lengths) != longest:
+        grid = np.concatenate([i * longest + np.arange(n) for i, n in enumerate(lengths)])
+        slots = torch.from_numpy(grid).to(device)
+
+    def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(arrays)).to(device)
+
+    return Packed(
+        tokens_N=join([d.tokens for d in data]),
+        positions_N=torch.from_numpy(positions).to(device),
+        slots_N=slots,
+        n_seqs=len(data),
+        longest=longest,
+        rows_M=join([start + d.scored for start, d in zip(starts, data, strict=True)]),
+        targets_M=join([d.targets[d.scored] for d in data]),
+        counts=tuple(len(d.scored) for d in data),
+        inputs_M={name: join([d.inputs[name] for d in data]) for name in data[0].inputs},
+    )
+
+
+def _check(i: int, datum: Datum, arch: Arch, needed: Sequence[str]) -> Checked:
+    tokens = _ids(i, "input_tokens", datum.input_tokens, arch.vocab_size)
+    targets = _ids(i, "target_tokens", datum.target_tokens, arch.vocab_size)
+    mask = np.asarray(datum.mask, dtype=bool)
+    n = len(tokens)
+    if n > arch.max_context:
+        raise RequestError(
+            f"datum {i} has {n} tokens, the model's context is {arch.max_context}: shorten it"
+        )
+    for name, length in (("target_tokens", len(targets)), ("mask", len(mask))):
+        if length != n:
+            raise RequestError(f"datum {i}: {length} {name} for {n} input_tokens; give one each")
+    scored = np.flatnonzero(mask)
+    inputs = {}
+    for name in needed:
+        if name not in datum.inputs:
+            raise RequestError(
+                f"datum {i} lacks the input {name!r}; it has {sorted(datum.inputs) or 'none'}"
+            )
+        inputs[name] = _values(i, name, datum.inputs[name], n, scored)
+    end = int(scored[-1]) + 1 if len(scored) else 0
+    return Checked(tokens=tokens[:end], targets=targets[:end], scored=scored, inputs=inputs)
+
+
+def _ids(i: int, name: str, values: Sequence[int], vocab_size: int) -> np.ndarray:
+    ids = np.asarray(values)
+    if ids.ndim != 1 or not len(ids):
+        raise RequestError(f"datum {i}: {name} must be a non-empty list of ids")
+    if ids.dtype.kind not in "iu":
+        raise RequestError(f"datum {i}: {name} must be whole numbers, not {ids.dtype}")
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise RequestError(f"datum {i}: {name} holds {bad}; ids run from 0 to {vocab_size - 1}")
+    return ids.astype(np.int64)
+
+
+def _values(i: int, name: str, values: Sequence[float], n: int, scored: np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float32)
+    if array.shape != (n,):
+        raise RequestError(
+            f"datum {i}: {name} has {array.size} values for {n} tokens; give one each"
+        )
+    array = array[scored]
+    if not np.isfinite(array).all():
+        where = int(scored[~np.isfinite(array)][0])
+        raise RequestError(f"datum {i}: {name} is not finite at scored position {where}")
+    return array
