@@ -44,7 +44,7 @@ def make_engines(name: str, config: EngineConfig) -> Engines:
 
         return build_torch(config)
     if name == "scripted":
-        from plait.engines.scripted import build as build_scripted
+        from plait.engines.scripted.build import build as build_scripted
 
         return build_scripted(config)
     module, _, attribute = name.partition(":")

@@ -49,6 +49,8 @@ class ForwardStep:
     tokens_by_run: dict[RunId, int]
     kv_blocks_by_run: dict[RunId, int]
     finished: tuple[tuple[OpId, SampleResult], ...]
+    failed: tuple[tuple[OpId, str], ...] = ()
+    """Operations that ended in an error of their own (non-finite logits), with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

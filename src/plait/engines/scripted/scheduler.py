@@ -164,7 +164,7 @@ class Scheduler:
         """Blocks that are missing for so many shared and own tokens in the cache."""
         shared_more = blocks_for(shared, self._block_size) - self.blocks.held(sequence.group)
         own_more = blocks_for(own, self._block_size) - self.blocks.held(sequence)
-        return max(0, shared_more) + max(0, own_more) - max(0, self.blocks.free)
+        return max(0, max(0, shared_more) + max(0, own_more) - self.blocks.free)
 
     def _victim(self, among: list[Sequence]) -> Sequence | None:
         """The newest, paused ones first."""

@@ -1,135 +1,195 @@
-"""Batch: training data checked and turned into tensors.
+"""Batch: a plan turned into the tensors of one forward step.
 
-``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch. Tokens
-after a sequence's last scored position influence nothing that is asked for and are left out.
-
-Shapes: N packed tokens, M scored positions among them, B sequences, T the longest of them.
+Rows are in the order: decoding samples (by adapter), prefill chunks (by adapter, the last decoding
+adapter first so that its segment goes on), padding. What stays the same from step to step (the order
+and the block table of the decoding samples) is kept and brought up to date.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from plait.core.errors import RequestError
-from plait.core.operations import Datum
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.blocks import Policy
+from plait.engines.torch.kv import KV, ChunkView, DecodeView
+from plait.engines.torch.schedule import Chunk, Plan
+from plait.engines.torch.sequence import Sequence
+
+MIN_ROWS = 8
+"""fp32 matrix products give a row the same bits whatever the other rows are from 8 rows on; with
+fewer, the kernel changes. Smaller steps are padded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """One datum, cut after its last scored position. ``inputs`` are at scored positions only."""
+class Segment:
+    """Rows ``start:end`` that belong to one policy."""
 
-    tokens: np.ndarray
-    targets: np.ndarray
-    scored: np.ndarray
-    """Indices of scored positions, rising."""
-    inputs: dict[str, np.ndarray]
-
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
+    policy: Policy
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """One micro-batch. ``slots_N`` places packed token n into the padded ``(B·T)`` grid; ``None``
-    where all sequences are of one length and the grid is the packed order itself."""
+class Batch:
+    """One step's input. ``draw_rows``: row whose logits ``draws[i]`` takes its next token from."""
 
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
-    slots_N: torch.Tensor | None
-    n_seqs: int
-    longest: int
-    rows_M: torch.Tensor
-    targets_M: torch.Tensor
-    counts: tuple[int, ...]
-    """Scored positions of each sequence; they sum to M."""
-    inputs_M: dict[str, torch.Tensor]
+    slots_N: torch.Tensor
+    decode: DecodeView | None
+    chunks: tuple[ChunkView, ...]
+    segments: tuple[Segment, ...]
+    draws: list[Sequence]
+    draw_rows: list[int]
+    n_tokens: int
 
 
-def check(data: Sequence[Datum], arch: Arch, needed: Sequence[str]) -> list[Checked]:
-    """Check every datum; RequestError names the first that is wrong and what would be right."""
-    if not data:
-        raise RequestError("the batch is empty: give at least one datum")
-    checked = [_check(i, datum, arch, needed) for i, datum in enumerate(data)]
-    if not any(len(c.scored) for c in checked):
-        raise RequestError("no position is scored: set the mask of at least one position")
-    return checked
+class Batcher:
+    """Builds batches for one cache."""
 
+    def __init__(self, kv: KV, device: str) -> None:
+        self._kv = kv
+        self._device = device
+        self._sequences: list[Sequence] = []
+        self._planned: list[Sequence] = []
+        self._table = np.zeros((0, 0), dtype=np.int64)
+        self._row: dict[Sequence, int] = {}
 
-def pack(data: Sequence[Checked], device: torch.device) -> Packed:
-    """One micro-batch of sequences that each have a scored position."""
-    lengths = [d.length for d in data]
-    longest = max(lengths)
-    starts = np.cumsum([0, *lengths[:-1]])
-    positions = np.concatenate([np.arange(n) for n in lengths])
-    slots = None
-    if min(lengths) != longest:
-        grid = np.concatenate([i * longest + np.arange(n) for i, n in enumerate(lengths)])
-        slots = torch.from_numpy(grid).to(device)
+    def reset(self) -> None:
+        """Forget what is kept between steps (the cache's blocks have moved)."""
+        self._sequences, self._planned = [], []
 
-    def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(arrays)).to(device)
-
-    return Packed(
-        tokens_N=join([d.tokens for d in data]),
-        positions_N=torch.from_numpy(positions).to(device),
-        slots_N=slots,
-        n_seqs=len(data),
-        longest=longest,
-        rows_M=join([start + d.scored for start, d in zip(starts, data, strict=True)]),
-        targets_M=join([d.targets[d.scored] for d in data]),
-        counts=tuple(len(d.scored) for d in data),
-        inputs_M={name: join([d.inputs[name] for d in data]) for name in data[0].inputs},
-    )
-
-
-def _check(i: int, datum: Datum, arch: Arch, needed: Sequence[str]) -> Checked:
-    tokens = _ids(i, "input_tokens", datum.input_tokens, arch.vocab_size)
-    targets = _ids(i, "target_tokens", datum.target_tokens, arch.vocab_size)
-    mask = np.asarray(datum.mask, dtype=bool)
-    n = len(tokens)
-    if n > arch.max_context:
-        raise RequestError(
-            f"datum {i} has {n} tokens, the model's context is {arch.max_context}: shorten it"
+    def build(self, plan: Plan) -> Batch:
+        kv, size = self._kv, self._kv.block_size
+        sequences = self._decoding(plan)
+        n_decode = len(sequences)
+        last = sequences[-1].policy if sequences else None
+        chunks = sorted(
+            plan.chunks, key=lambda c: (c.sequence.policy != last, _order(c.sequence.policy))
         )
-    for name, length in (("target_tokens", len(targets)), ("mask", len(mask))):
-        if length != n:
-            raise RequestError(f"datum {i}: {length} {name} for {n} input_tokens; give one each")
-    scored = np.flatnonzero(mask)
-    inputs = {}
-    for name in needed:
-        if name not in datum.inputs:
-            raise RequestError(
-                f"datum {i} lacks the input {name!r}; it has {sorted(datum.inputs) or 'none'}"
+        tokens = [s.tokens[-1] for s in sequences]
+        positions = np.fromiter((s.n_cached for s in sequences), np.int64, n_decode)
+        slots = self._table[np.arange(n_decode), positions // size] * size + positions % size
+        decode = self._decode_view(positions) if n_decode else None
+        views, at = [], n_decode
+        more_positions, more_slots = [positions], [slots]
+        for c in chunks:
+            tokens += c.sequence.tokens[c.start : c.start + c.n]
+            where = np.arange(c.start, c.start + c.n)
+            blocks = np.asarray(c.sequence.blocks, dtype=np.int64)
+            more_positions.append(where)
+            more_slots.append(blocks[where // size] * size + where % size)
+            views.append(self._chunk_view(c, at, blocks))
+            at += c.n
+        n_tokens, pad = len(tokens), max(0, MIN_ROWS - len(tokens))
+        draws, draw_rows = list(sequences), list(range(n_decode))
+        for c, view in zip(chunks, views, strict=True):
+            if c.draws:
+                together = [c.sequence, *plan.forks.get(c.sequence, ())]
+                draws += together
+                draw_rows += [view.end - 1] * len(together)
+        more_positions.append(np.zeros(pad, dtype=np.int64))
+        return Batch(
+            tokens_N=self._to(np.array(tokens + [0] * pad, dtype=np.int64)),
+            positions_N=self._to(np.concatenate(more_positions)),
+            slots_N=self._to(np.concatenate(more_slots)),
+            decode=decode,
+            chunks=tuple(views),
+            segments=_segments(sequences, chunks),
+            draws=draws,
+            draw_rows=draw_rows,
+            n_tokens=n_tokens,
+        )
+
+    def _decoding(self, plan: Plan) -> list[Sequence]:
+        """The decoding sequences in row order, with the block table up to date."""
+        if plan.decodes != self._planned:
+            self._planned = list(plan.decodes)
+            self._sequences = sorted(plan.decodes, key=lambda s: _order(s.policy))
+            self._row = {s: i for i, s in enumerate(self._sequences)}
+            self._table = np.full((len(self._sequences), 1), self._kv.null_block, dtype=np.int64)
+            changed = self._sequences
+        else:
+            changed = plan.grown
+        for s in changed:
+            if (row := self._row.get(s)) is not None:
+                self._fill(row, s.blocks)
+        return self._sequences
+
+    def _fill(self, row: int, blocks: list[int]) -> None:
+        missing = len(blocks) - self._table.shape[1]
+        if missing > 0:
+            self._table = np.pad(
+                self._table, ((0, 0), (0, missing)), constant_values=self._kv.null_block
             )
-        inputs[name] = _values(i, name, datum.inputs[name], n, scored)
-    end = int(scored[-1]) + 1 if len(scored) else 0
-    return Checked(tokens=tokens[:end], targets=targets[:end], scored=scored, inputs=inputs)
+        self._table[row, : len(blocks)] = blocks
 
-
-def _ids(i: int, name: str, values: Sequence[int], vocab_size: int) -> np.ndarray:
-    ids = np.asarray(values)
-    if ids.ndim != 1 or not len(ids):
-        raise RequestError(f"datum {i}: {name} must be a non-empty list of ids")
-    if ids.dtype.kind not in "iu":
-        raise RequestError(f"datum {i}: {name} must be whole numbers, not {ids.dtype}")
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
-        raise RequestError(f"datum {i}: {name} holds {bad}; ids run from 0 to {vocab_size - 1}")
-    return ids.astype(np.int64)
-
-
-def _values(i: int, name: str, values: Sequence[float], n: int, scored: np.ndarray) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float32)
-    if array.shape != (n,):
-        raise RequestError(
-            f"datum {i}: {name} has {array.size} values for {n} tokens; give one each"
+    def _decode_view(self, positions_B: np.ndarray) -> DecodeView:
+        n_tokens = positions_B + 1
+        n_blocks = -(-int(n_tokens.max()) // self._kv.block_size)
+        beyond = np.arange(n_blocks * self._kv.block_size)[None, :] >= n_tokens[:, None]
+        mask = np.where(beyond, np.float32("-inf"), np.float32(0))[None, :, None, :]
+        table = np.ascontiguousarray(self._table[:, :n_blocks])
+        return DecodeView(
+            rows_B=None,
+            blocks=self._to(table.reshape(-1)),
+            n=len(positions_B),
+            mask_1B1T=self._to(mask).to(self._kv.dtype),
         )
-    array = array[scored]
-    if not np.isfinite(array).all():
-        where = int(scored[~np.isfinite(array)][0])
-        raise RequestError(f"datum {i}: {name} is not finite at scored position {where}")
-    return array
+
+    def _chunk_view(self, c: Chunk, at: int, blocks: np.ndarray) -> ChunkView:
+        n_tokens = c.start + c.n
+        mask = None
+        if c.start:
+            query, key = np.arange(c.start, n_tokens)[:, None], np.arange(n_tokens)[None, :]
+            mask = self._to(key <= query)
+        n_blocks = -(-n_tokens // self._kv.block_size)
+        return ChunkView(
+            start=at,
+            end=at + c.n,
+            blocks=self._to(blocks[:n_blocks]),
+            n_tokens=n_tokens,
+            mask_NT=mask,
+        )
+
+    def _to(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def attend(kv: KV, batch: Batch) -> Attend:
+    """Attention for ``model.forward``: write the step's keys and values, then look back."""
+    only_decode = batch.decode is not None and not batch.chunks
+
+    def run(i: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        kv.write(i, batch.slots_N, k, v)
+        if only_decode and batch.decode.n == q.shape[0]:
+            return kv.decode(i, q, batch.decode)
+        out = torch.zeros_like(q)
+        if batch.decode is not None:
+            out[: batch.decode.n] = kv.decode(i, q, batch.decode)
+        for view in batch.chunks:
+            out[view.start : view.end] = kv.chunk(i, q, view)
+        return out
+
+    return run
+
+
+def _segments(sequences: list[Sequence], chunks: list[Chunk]) -> tuple[Segment, ...]:
+    out: list[Segment] = []
+    at = 0
+    for policy, n in [(s.policy, 1) for s in sequences] + [(c.sequence.policy, c.n) for c in chunks]:
+        if out and out[-1].policy == policy:
+            out[-1] = Segment(policy=policy, start=out[-1].start, end=at + n)
+        else:
+            out.append(Segment(policy=policy, start=at, end=at + n))
+        at += n
+    return tuple(out)
+
+
+def _order(policy: Policy) -> tuple[str, int]:
+    run_id, version = policy
+    return run_id, -1 if version is None else version

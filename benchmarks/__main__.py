@@ -1,0 +1,23 @@
+"""``python -m benchmarks list`` or ``python -m benchmarks NAME [NAME …]``."""
+
+import sys
+
+from benchmarks.figure import run_figure
+from benchmarks.names import FIGURES
+
+
+def main() -> int:
+    names = sys.argv[1:]
+    if not names or names == ["list"]:
+        for figure in FIGURES.values():
+            print(f"{figure.name:4} {figure.minutes:5.1f} min  ≥{figure.at_least:g}  {figure.what}")
+        return 0
+    unknown = [n for n in names if n not in FIGURES]
+    if unknown:
+        print(f"unknown figure {unknown[0]}: known are {', '.join(FIGURES)}", file=sys.stderr)
+        return 2
+    return 0 if all([run_figure(FIGURES[n]) for n in names]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
