@@ -38,7 +38,7 @@ def draw_report(launch: Launch, stats: LaunchStats, path: str | Path) -> Path:
         figure: Any = Figure(figsize=(13, sum(heights)), layout="constrained")
         figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
         top, middle, bottom = figure.subfigures(3, 1, height_ratios=heights)
-        top.suptitle(_title(stats) + "\n", fontsize=13, fontweight="bold", x=0.012, ha="left")
+        top.suptitle(_title(stats), fontsize=13, fontweight="bold", x=0.012, ha="left")
         colours = job_colours([job.name for job in launch.jobs])
         unit, unit_s = _time_unit(launch.wall_s)
         draw_timeline(top.subplots(), launch, colours, unit=unit, unit_s=unit_s)
@@ -106,7 +106,8 @@ def _reward_handles() -> list[Any]:
 
 def _utilisation(axes: Any, launch: Launch) -> None:
     unit, scale = _time_unit(launch.wall_s)
-    edges_s = np.linspace(0.0, max(launch.wall_s, 1e-9), N_BINS + 1)
+    end_s = launch.wall_s or 1.0
+    edges_s = np.linspace(0.0, end_s, N_BINS + 1)
     middle = (edges_s[1:] + edges_s[:-1]) / 2 / scale
     lines = ("-", "--", ":", "-.")
     for n, worker in enumerate(launch.workers):
@@ -130,7 +131,7 @@ def _utilisation(axes: Any, launch: Launch) -> None:
         label = f"machine: MFU, mean {float(mfu.mean()):.0f} %"
         axes.plot(middle, mfu, color=PALETTE[5], linewidth=2, label=label)
     axes.set(
-        xlim=(0, launch.wall_s / scale),
+        xlim=(0, end_s / scale),
         ylim=(0, 105),
         xlabel=f"time ({unit})",
         ylabel="%",

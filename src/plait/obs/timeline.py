@@ -48,7 +48,8 @@ def draw_timeline(
     axes: Any, launch: Launch, colours: dict[str, str], *, unit: str, unit_s: float
 ) -> None:
     """Draw all lanes, workers above jobs, with two legends to the right."""
-    edges_s = np.linspace(0.0, max(launch.wall_s, 1e-9), N_BINS + 1)
+    end_s = launch.wall_s or 1.0
+    edges_s = np.linspace(0.0, end_s, N_BINS + 1)
     labels = []
     some_for_nobody = False
     for lane, worker in enumerate(launch.workers):
@@ -67,7 +68,7 @@ def draw_timeline(
         for held in stages(launch.job_events(log.name), launch.wall_s):
             _stage(axes, held, lane, unit_s, colours[log.name])
     axes.set(
-        xlim=(0, launch.wall_s / unit_s),
+        xlim=(0, end_s / unit_s),
         ylim=(len(labels), 0),
         xlabel=f"time ({unit})",
         title="What each worker computed and for whom (white: idle); what each job was doing",

@@ -1,0 +1,101 @@
+"""Every figure of a launch whose figures are known."""
+
+from pathlib import Path
+
+import pytest
+from obs_launch import two_job_launch
+
+from plait.obs.launch import read_launch
+from plait.obs.stats import LaunchStats, covered_s, launch_stats, tpts_by_job
+
+
+@pytest.fixture(scope="module")
+def stats(tmp_path_factory: pytest.TempPathFactory) -> LaunchStats:
+    launch = read_launch(two_job_launch(tmp_path_factory.mktemp("s") / "l"))
+    return launch_stats(launch, alone_tpts_s={"a": 3.2, "b": 2.5})
+
+
+def test_times_of_a_job(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    assert (a.ttfs_s, b.ttfs_s) == (4.0, 4.0)  # joined at 1 and 2, first step at 5 and 6
+    assert a.tpts_s == b.tpts_s == 4.0
+    assert a.steps_per_hour == pytest.approx(3600 * 3 / 12)
+    assert (a.steps, a.tokens, b.tokens) == (3, 900, 300)
+
+
+def test_stretch_and_aggregate_speedup(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    assert (a.stretch, b.stretch) == (1.25, 1.6)
+    assert stats.worst_stretch == 1.6
+    assert stats.aggregate_speedup == pytest.approx(1 / 1.25 + 1 / 1.6)
+
+
+def test_no_aggregate_without_every_stretch(tmp_path: Path) -> None:
+    launch = read_launch(two_job_launch(tmp_path / "l"))
+    partly = launch_stats(launch, alone_tpts_s={"a": 3.2})
+    assert partly.aggregate_speedup is None
+    assert partly.worst_stretch == 1.25
+    assert launch_stats(launch).worst_stretch is None
+    assert tpts_by_job(launch) == {"a": 4.0, "b": 4.0}
+
+
+def test_a_single_step_counts_from_joining(tmp_path: Path) -> None:
+    launch = read_launch(two_job_launch(tmp_path / "l", n_steps=1))
+    assert tpts_by_job(launch) == {"a": 4.0, "b": 4.0}
+
+
+def test_status_and_reason(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    assert (a.status, a.reason) == ("finished", "")
+    assert (b.status, b.reason) == (
+        "failed",
+        "the loss is not finite: lower the learning rate",
+    )
+
+
+def test_stage_shares_and_waits(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    assert a.stage_shares == {
+        "rollout": 0.5,
+        "reward": 0.0,
+        "reference": 0.0,
+        "train": 0.25,
+        "publish": 0.0,
+        "wait": 0.25,
+    }
+    assert a.wait_s == {}
+    assert b.wait_s == {"trainer_busy": 3.0}
+
+
+def test_rewards_are_held_out_where_they_were_evaluated(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    assert a.reward_is_held_out
+    assert a.reward_first is not None
+    assert a.reward_last is not None
+    assert (a.reward_first.mean, a.reward_last.mean, a.reward_last.n) == (0.25, 0.75, 40)
+    assert not b.reward_is_held_out
+    assert b.reward_last is not None
+    assert b.reward_last.mean == pytest.approx(0.3)
+    assert (a.reward_errors, a.groups_skipped) == (3, 3)
+
+
+def test_device_seconds_follow_tokens_and_cores(stats: LaunchStats) -> None:
+    a, b = stats.jobs
+    # per step: 2 s of both cores, three quarters a's; 1 s of one core of two
+    assert a.device_s_per_step == pytest.approx(2 * 0.75 + 0.5)
+    assert b.device_s_per_step == pytest.approx(2 * 0.25 + 0.5)
+
+
+def test_workers(stats: LaunchStats) -> None:
+    rollout, train = stats.workers
+    assert rollout.busy_share == pytest.approx(6 / 14)
+    assert rollout.busy_s == {"rollout": 6.0}
+    assert rollout.tokens == 1200
+    assert rollout.mfu == pytest.approx(0.5 * 6 / 14)
+    assert train.mfu is None
+    assert stats.mfu == pytest.approx(0.5 * 6 / 14)
+
+
+def test_overlapping_spans_are_counted_once() -> None:
+    assert covered_s([(0, 2), (1, 3), (5, 6), (5.2, 5.5)]) == 4.0
+    assert covered_s([]) == 0.0

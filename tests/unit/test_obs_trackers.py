@@ -1,0 +1,114 @@
+"""Trackers: asked for by name, never able to stop a job."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.core.errors import ConfigError
+from plait.obs.trackers import Guarded, Tracker, make_tracker
+
+PACKAGE = """
+calls = []
+
+class Run:
+    def log(self, metrics, step):
+        calls.append(("log", step, metrics))
+
+    def finish(self):
+        calls.append(("finish",))
+
+def init(**arguments):
+    calls.append(("init", arguments))
+    if arguments["project"] == "offline-host":
+        raise ConnectionError("no route")
+    return Run()
+"""
+
+
+@pytest.fixture(params=["wandb", "trackio"])
+def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A package of the tracker's name that records what it is asked."""
+    (tmp_path / f"{request.param}.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, request.param, raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    yield request.param
+    sys.modules.pop(request.param, None)
+
+
+def make(name: str, tmp_path: Path, reports: list[str], project: str = "plait") -> Tracker:
+    return make_tracker(
+        name,
+        project=project,
+        run_name="arithmetic",
+        config={"lr": 1e-3},
+        directory=tmp_path,
+        report=reports.append,
+    )
+
+
+def test_metrics_reach_the_tracker(package: str, tmp_path: Path) -> None:
+    reports: list[str] = []
+    tracker = make(package, tmp_path, reports)
+    tracker.log(3, {"reward": 0.5})
+    tracker.finish()
+    calls = sys.modules[package].calls
+    arguments = calls[0][1]
+    assert (arguments["project"], arguments["name"]) == ("plait", "arithmetic")
+    assert calls[1:] == [("log", 3, {"reward": 0.5}), ("finish",)]
+    assert reports == []
+    if package == "wandb":
+        assert (arguments["mode"], arguments["dir"]) == ("offline", str(tmp_path))
+
+
+def test_wandb_goes_online_only_if_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    make(package, tmp_path, []).log(1, {})
+    arguments = sys.modules[package].calls[0][1]
+    assert arguments.get("mode") == ("online" if package == "wandb" else None)
+
+
+def test_a_tracker_that_cannot_start_is_reported_once(package: str, tmp_path: Path) -> None:
+    reports: list[str] = []
+    tracker = make(package, tmp_path, reports, project="offline-host")
+    tracker.log(1, {})
+    tracker.log(2, {})
+    tracker.finish()
+    assert reports == [f"tracker {package} is off: ConnectionError: no route"]
+
+
+def test_a_tracker_that_fails_later_is_left_out() -> None:
+    class Broken:
+        asked = 0
+
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            self.asked += 1
+            raise RuntimeError("quota")
+
+        def finish(self) -> None:
+            raise AssertionError("left out after its first failure")
+
+    reports: list[str] = []
+    broken = Broken()
+    tracker = Guarded("wandb", broken, reports.append)
+    tracker.log(1, {})
+    tracker.log(2, {})
+    tracker.finish()
+    assert broken.asked == 1
+    assert reports == ["tracker wandb is off: RuntimeError: quota"]
+
+
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install 'plait\[wandb\]'"):
+        make("wandb", tmp_path, [])
+
+
+def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one of wandb, trackio"):
+        make("tensorbord", tmp_path, [])
