@@ -75,7 +75,7 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
                 tasks.create_task(_group(context, batch, p, members, group))
         ended = context.now()
     try:
-        await context.scorer.score(context, groups, envs)
+        await context.scorer.score(groups, envs)
     finally:
         context.client.scored()
     done = context.now()

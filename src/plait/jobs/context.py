@@ -7,10 +7,10 @@ from typing import Protocol
 
 from plait.core.runs import Stage
 from plait.envs.protocol import TaskSource
+from plait.jobs.score import Scorer
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
 from plait.obs.recorder import JobRecorder
-from plait.rewards.scoring import Scorer
 from plait.runtime.client import RunClient
 
 

@@ -78,10 +78,11 @@ def _choices(expected: str) -> list[str]:
 
 
 def _dotted(label: str, keys: Where) -> str:
+    """``jobs[0].optimizer.eps``; a job at the top of its file has no label."""
     text = label
     for key in keys:
         text += f"[{key}]" if isinstance(key, int) else f".{key}"
-    return text
+    return text.lstrip(".") or "the job"
 
 
 def _shown(value: object) -> str:

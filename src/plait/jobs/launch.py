@@ -196,7 +196,14 @@ class Launch:
         for file in (layout.metrics, layout.samples):
             truncate_jsonl(file, client.facts.step)
         recorder = self.recorder.job(spec.name, RunId(spec.name))
-        scorer = Scorer(self.pool, spec, self.tokenizer, outside=self._outside(spec.name))
+        scorer = Scorer(
+            self.pool,
+            spec,
+            self.tokenizer,
+            outside=self._outside(spec.name),
+            now=self.session.head.now,
+        )
+        await scorer.check()
         context = JobContext(
             spec=spec,
             client=client,

@@ -73,7 +73,7 @@ def _drafts(file: YamlFile) -> Iterator[_Draft]:
     if "jobs" not in top:
         if "defaults" in top:
             raise ConfigError(f"{file.at(('defaults',))}: `defaults` needs `jobs: [...]`")
-        yield from _expanded(file, top, "the job", (), None, file.path.stem)
+        yield from _expanded(file, top, "", (), None, file.path.stem)
         return
     _refuse_unknown_at_top(file, top)
     jobs = top["jobs"]

@@ -37,7 +37,8 @@ class YamlFile:
             for end in range(len(where), 0, -1):
                 if (mark := self.marks.get(where[:end])) is not None:
                     return f"{self.path}:{mark[0]}:{mark[1]}"
-        return f"{self.path}"
+        line, column = self.marks[()]
+        return f"{self.path}:{line}:{column}"
 
 
 class _Loader(yaml.SafeLoader):

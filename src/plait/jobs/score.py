@@ -1,0 +1,101 @@
+"""Score: rewards of a batch: the environment's own, plus the job's reward functions and judges.
+
+Within a sample the parts add up by weight; a part that does not apply (``None``) is left out, a part
+that failed makes the sample an error. An error is never a reward of 0.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from plait.envs.protocol import Environment
+from plait.jobs.episode import Episode
+from plait.jobs.spec import JobSpec, RewardSection
+from plait.models.tokenizer import Tokenizer
+from plait.rewards.judge import Judge
+from plait.rewards.names import JUDGE
+from plait.rewards.outcome import RewardOutcome, combine
+from plait.rewards.pool import RewardPool
+
+Call = Callable[[list[str], list[str], dict[str, list[Any]]], Awaitable[list[RewardOutcome]]]
+Outside = Callable[[str, str, float, float], None]
+
+
+class Scorer:
+    """All rewards of one job."""
+
+    def __init__(
+        self,
+        pool: RewardPool,
+        spec: JobSpec,
+        tokenizer: Tokenizer,
+        *,
+        outside: Outside,
+        now: Callable[[], float],
+    ) -> None:
+        self._spec, self._tokenizer = spec, tokenizer
+        self._pool, self._outside, self._now = pool, outside, now
+        self._path = (spec.base_dir,) if spec.base_dir else ()
+        self._parts = [(r.weight, self._call(r)) for r in spec.rewards]
+
+    async def check(self) -> None:
+        """Import every function now; ConfigError if one cannot be."""
+        for reward in self._spec.rewards:
+            name = reward.function or reward.name or ""
+            if name != JUDGE:
+                await self._pool.check(name, sys_path=self._path)
+
+    async def score(
+        self, groups: Sequence[Sequence[Episode]], envs: Sequence[Sequence[Environment]]
+    ) -> None:
+        """Set each episode's ``reward`` or ``error``."""
+        if not self._parts:
+            return
+        await asyncio.gather(
+            *(self._group(group, members) for group, members in zip(groups, envs, strict=True))
+        )
+
+    async def _group(self, group: Sequence[Episode], envs: Sequence[Environment]) -> None:
+        scored = [
+            (e, env.columns()) for e, env in zip(group, envs, strict=True) if e.error is None
+        ]
+        if not scored:
+            return
+        prompts = [self._tokenizer.decode(e.prompt) for e, _ in scored]
+        completions = [self._tokenizer.decode(e.completion) for e, _ in scored]
+        columns = {key: [c[key] for _, c in scored] for key in scored[0][1]}
+        started = self._now()
+        results = await asyncio.gather(
+            *(call(prompts, completions, columns) for _, call in self._parts)
+        )
+        self._outside("reward", str(group[0].index), started, self._now())
+        for i, (episode, _) in enumerate(scored):
+            parts = [
+                (weight, outcomes[i])
+                for (weight, _), outcomes in zip(self._parts, results, strict=True)
+            ]
+            if episode.reward is not None:
+                parts.append((1.0, RewardOutcome(value=episode.reward)))
+            total = combine(parts)
+            episode.reward, episode.error = total.value, total.error
+
+    def _call(self, reward: RewardSection) -> Call:
+        if reward.name == JUDGE:
+            judge = Judge(**reward.config, deadline_s=reward.deadline_s)
+            return judge.score
+        name = reward.function or reward.name or ""
+
+        async def call(
+            prompts: list[str], completions: list[str], columns: dict[str, list[Any]]
+        ) -> list[RewardOutcome]:
+            return await self._pool.score(
+                name,
+                prompts,
+                completions,
+                columns,
+                reward.deadline_s,
+                sys_path=self._path,
+                owner=self._spec.name,
+            )
+
+        return call
