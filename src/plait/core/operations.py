@@ -29,8 +29,9 @@ class SamplingParams:
     """How tokens are drawn. ``top_k=0`` and ``top_p=1`` are off; ``temperature=0`` is greedy.
 
     ``stop`` strings end a sample when its decoded text contains one; the tokens that spell it are
-    kept. ``stop_tokens`` end it on that id, which is kept too. ``seed`` fixes the draw of every
-    sample of the request: sample i of n differs from sample j, and the set is reproducible.
+    kept. ``stop_tokens`` end it on that id, which is kept too; so do the model's own end tokens
+    unless ``ignore_eos``. ``seed`` fixes the draw of every sample of the request: sample i of n
+    differs from sample j, and the set is reproducible.
     """
 
     max_tokens: int
@@ -39,6 +40,7 @@ class SamplingParams:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
     seed: int = 0
 
 

@@ -1,8 +1,8 @@
 """Batch: a plan turned into the tensors of one forward step.
 
 Rows are in the order: decoding samples (by adapter), prefill chunks (by adapter, the last decoding
-adapter first so that its segment goes on), padding. What stays the same from step to step (the order
-and the block table of the decoding samples) is kept and brought up to date.
+adapter first so that its segment goes on), padding. What stays the same from step to step (order
+and block table of the decoding samples) is kept and brought up to date.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Batcher:
         self._sequences, self._planned = [], []
 
     def build(self, plan: Plan) -> Batch:
-        kv, size = self._kv, self._kv.block_size
+        size = self._kv.block_size
         sequences = self._decoding(plan)
         n_decode = len(sequences)
         last = sequences[-1].policy if sequences else None
@@ -181,7 +181,9 @@ def attend(kv: KV, batch: Batch) -> Attend:
 def _segments(sequences: list[Sequence], chunks: list[Chunk]) -> tuple[Segment, ...]:
     out: list[Segment] = []
     at = 0
-    for policy, n in [(s.policy, 1) for s in sequences] + [(c.sequence.policy, c.n) for c in chunks]:
+    for policy, n in [(s.policy, 1) for s in sequences] + [
+        (c.sequence.policy, c.n) for c in chunks
+    ]:
         if out and out[-1].policy == policy:
             out[-1] = Segment(policy=policy, start=out[-1].start, end=at + n)
         else:

@@ -1,0 +1,129 @@
+"""KV: keys and values in blocks, and attention over them.
+
+Per layer one tensor ``[2, K, blocks + 1, size, E]``: a gather of a batch's blocks along the third
+axis is then at once the ``[K, B, T, E]`` that attention wants. The last block is never written:
+rows that need fewer blocks than the longest are padded with it. Slots past a row's length are
+masked, but a NaN there would still come through (0 · NaN), so a block is cleared before it is first
+used in part.
+
+Shapes: N rows of the step, B of them decoding; K key-value heads, G query heads to each; T tokens;
+E head size. Query heads are folded into the query length, so keys and values are never repeated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from plait.engines.torch.arch import Arch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeView:
+    """Rows of one query each (``rows_B``; ``None``: the first B), their blocks, what to mask."""
+
+    rows_B: torch.Tensor | None
+    blocks: torch.Tensor
+    n: int
+    mask_1B1T: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkView:
+    """Rows ``start:end``, of one sequence; ``mask_NT`` is ``None`` where it has no past."""
+
+    start: int
+    end: int
+    blocks: torch.Tensor
+    n_tokens: int
+    mask_NT: torch.Tensor | None
+
+
+class KV:
+    """The cache's memory."""
+
+    def __init__(
+        self, arch: Arch, n_blocks: int, *, block_size: int, dtype: torch.dtype, device: str
+    ) -> None:
+        self.n_blocks = n_blocks
+        self.block_size = block_size
+        self._arch = arch
+        shape = (2, arch.n_kv_heads, n_blocks + 1, block_size, arch.head_dim)
+        self._layers = [
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(arch.n_layers)
+        ]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._layers[0].dtype
+
+    @property
+    def null_block(self) -> int:
+        return self.n_blocks
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks (source, destination); sources are read before any destination is written."""
+        if pairs:
+            device = self._layers[0].device
+            source, target = (torch.tensor(x, device=device) for x in zip(*pairs, strict=True))
+            for layer in self._layers:
+                layer.index_copy_(2, target, layer.index_select(2, source))
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        if blocks:
+            index = torch.tensor(blocks, device=self._layers[0].device)
+            for layer in self._layers:
+                layer.index_fill_(2, index, 0.0)
+
+    def resize(self, n_blocks: int, moves: dict[int, int]) -> None:
+        """Change the number of blocks; ``moves`` are old → new places below ``n_blocks``."""
+        self.copy(list(moves.items()))
+        keep = min(n_blocks, self.n_blocks)
+        for i, old in enumerate(self._layers):
+            new = old.new_zeros((*old.shape[:2], n_blocks + 1, *old.shape[3:]))
+            new[:, :, :keep] = old[:, :, :keep]
+            self._layers[i] = new
+        self.n_blocks = n_blocks
+
+    def write(
+        self, layer: int, slots_N: torch.Tensor, k_NKE: torch.Tensor, v_NKE: torch.Tensor
+    ) -> None:
+        """Put keys and values of the first ``len(slots_N)`` rows into their slots."""
+        n = slots_N.shape[0]
+        flat = self._layers[layer].flatten(2, 3)
+        flat[0].index_copy_(1, slots_N, k_NKE[:n].transpose(0, 1))
+        flat[1].index_copy_(1, slots_N, v_NKE[:n].transpose(0, 1))
+
+    def decode(self, layer: int, q_NHE: torch.Tensor, view: DecodeView) -> torch.Tensor:
+        """Attention of one query per row over everything that its sequence has cached."""
+        a, n = self._arch, view.n
+        q = q_NHE[:n] if view.rows_B is None else q_NHE.index_select(0, view.rows_B)
+        q_KBGE = q.view(n, a.n_kv_heads, -1, a.head_dim).transpose(0, 1)
+        k, v = self._gather(layer, view.blocks, n)
+        out = F.scaled_dot_product_attention(q_KBGE, k, v, attn_mask=view.mask_1B1T)
+        return out.transpose(0, 1).reshape(n, a.n_heads, a.head_dim)
+
+    def chunk(self, layer: int, q_NHE: torch.Tensor, view: ChunkView) -> torch.Tensor:
+        """Causal attention of a run of queries over their sequence's cache, themselves included."""
+        a, n = self._arch, view.end - view.start
+        q_KGNE = (
+            q_NHE[view.start : view.end].view(n, a.n_kv_heads, -1, a.head_dim).permute(1, 2, 0, 3)
+        )
+        k, v = self._gather(layer, view.blocks, 1)
+        wide = (-1, q_KGNE.shape[1], -1, -1)
+        out = F.scaled_dot_product_attention(
+            q_KGNE,
+            k[:, :, : view.n_tokens].expand(wide),
+            v[:, :, : view.n_tokens].expand(wide),
+            attn_mask=view.mask_NT,
+            is_causal=view.mask_NT is None,
+        )
+        return out.permute(2, 0, 1, 3).reshape(n, a.n_heads, a.head_dim)
+
+    def _gather(
+        self, layer: int, blocks: torch.Tensor, n: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = self._layers[layer].unbind(0)
+        shape = (self._arch.n_kv_heads, n, -1, self._arch.head_dim)
+        return k.index_select(1, blocks).view(shape), v.index_select(1, blocks).view(shape)

@@ -1,0 +1,119 @@
+"""LoRA: adapters for inference, several in one batch.
+
+Rows are sorted so that each adapter owns one stretch of them (two at most); each stretch gets two
+small matrix products per fused projection, added to the base model's output in place. No row ever
+meets another adapter's numbers, so ranks can be mixed and a NaN stays at home.
+
+Shapes: R rank; a fused projection's A matrices are stacked to ``[ΣR, in]``, the B matrices lie on
+the diagonal of ``[out, ΣR]``, scaled by alpha / rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plait.adapters.peft import Adapter
+from plait.core.errors import ModelError
+from plait.core.runs import MAX_RANK
+from plait.engines.torch.arch import Arch
+from plait.engines.torch.model import GROUPS, group_sizes
+
+WHOLE_RANK = 16
+"""Up to this rank the B matrices of a fused projection are applied as one block-diagonal matrix:
+the zeros cost less than further calls. Above, each on its own columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """An adapter's part in one fused projection: ``y[:, columns] += x a b`` for each part."""
+
+    a_IR: torch.Tensor
+    parts: tuple[tuple[slice, slice, torch.Tensor], ...]
+    """(columns of ``x a``, columns of ``y``, b)."""
+
+
+Pieces = dict[tuple[int, str], Piece]
+
+
+def pack(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str) -> Pieces:
+    """Fuse an adapter's matrices; ModelError if a shape does not match the model."""
+    if not 1 <= adapter.spec.rank <= MAX_RANK:
+        raise ModelError(f"LoRA rank {adapter.spec.rank} is outside 1 … {MAX_RANK}")
+    scale = adapter.spec.alpha / adapter.spec.rank
+    pieces: Pieces = {}
+    for group, modules in GROUPS.items():
+        n_in, outs = group_sizes(arch)[group]
+        for layer in range(arch.n_layers):
+            found = []
+            at = 0
+            for module, n_out in zip(modules, outs, strict=True):
+                if (pair := adapter.pairs.get((layer, module))) is not None:
+                    _check(layer, module, pair, (adapter.spec.rank, n_in, n_out))
+                    found.append((at, pair[0], pair[1] * scale))
+                at += n_out
+            if found:
+                pieces[layer, group] = _piece(found, at, dtype, device)
+    return pieces
+
+
+class LoraBatch:
+    """The adapters of one step; ``segments`` are (start, end, pieces or ``None``), in row order."""
+
+    def __init__(self, segments: Sequence[tuple[int, int, Pieces | None]]) -> None:
+        self._segments = [s for s in segments if s[2]]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._segments
+
+    def add(self, layer: int, group: str, x_ND: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
+        for start, end, pieces in self._segments:
+            piece = pieces.get((layer, group))
+            if piece is None:
+                continue
+            xa, y = x_ND[start:end] @ piece.a_IR, y_NO[start:end]
+            if len(piece.parts) == 1:
+                _, columns, b = piece.parts[0]
+                (y if columns.start is None else y[:, columns]).addmm_(xa, b)
+            else:
+                for rank, columns, b in piece.parts:
+                    y[:, columns].addmm_(xa[:, rank], b)
+        return y_NO
+
+
+def _piece(
+    found: list[tuple[int, torch.Tensor, torch.Tensor]], n_out: int, dtype: torch.dtype, device: str
+) -> Piece:
+    a_IR = torch.cat([a for _, a, _ in found]).to(device, dtype).contiguous().t()
+    rank = found[0][1].shape[0]
+    if len(found) == 1 and found[0][2].shape[0] == n_out:
+        b_RO = found[0][2].to(device, dtype).contiguous().t()
+        return Piece(a_IR=a_IR, parts=((slice(None), slice(None), b_RO),))
+    if rank <= WHOLE_RANK:
+        b_OR = torch.zeros(n_out, rank * len(found), dtype=dtype, device=device)
+        for i, (at, _, b) in enumerate(found):
+            b_OR[at : at + b.shape[0], i * rank : (i + 1) * rank] = b
+        return Piece(a_IR=a_IR, parts=((slice(None), slice(None), b_OR.t()),))
+    return Piece(
+        a_IR=a_IR,
+        parts=tuple(
+            (
+                slice(i * rank, (i + 1) * rank),
+                slice(at, at + b.shape[0]),
+                b.to(device, dtype).contiguous().t(),
+            )
+            for i, (at, _, b) in enumerate(found)
+        ),
+    )
+
+
+def _check(
+    layer: int, module: str, pair: tuple[torch.Tensor, torch.Tensor], want: tuple[int, int, int]
+) -> None:
+    rank, n_in, n_out = want
+    if pair[0].shape != (rank, n_in) or pair[1].shape != (n_out, rank):
+        raise ModelError(
+            f"adapter for layer {layer} {module} has A {tuple(pair[0].shape)} and B "
+            f"{tuple(pair[1].shape)}; the base model needs {(rank, n_in)} and {(n_out, rank)}"
+        )

@@ -1,0 +1,256 @@
+"""Rollout: continuous batching over many adapters, one forward step at a time.
+
+The loop is *plan → batch → forward → draw → note*; who takes part is ``schedule``'s decision, which
+requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
+"""
+
+from collections import Counter
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from plait.adapters.peft import read_adapter
+from plait.core.errors import EngineError, ModelError, RequestError
+from plait.core.ids import OpId, RunId
+from plait.core.operations import Sample, SampleResult, StopReason
+from plait.engines.protocol import ForwardStep
+from plait.engines.torch.batch import MIN_ROWS, Batch, Batcher, attend
+from plait.engines.torch.blocks import BLOCK_SIZE, Blocks, Policy
+from plait.engines.torch.intake import Intake
+from plait.engines.torch.kv import KV
+from plait.engines.torch.lora import LoraBatch, Pieces, pack
+from plait.engines.torch.model import Rope, forward
+from plait.engines.torch.sampling import draw, uniforms
+from plait.engines.torch.schedule import Plan, Scheduler
+from plait.engines.torch.sequence import Request
+from plait.engines.torch.weights import load_weights
+from plait.models.shape import read_shape
+from plait.models.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """An adapter, where it came from, and whether it goes with its last sample."""
+
+    pieces: Pieces
+    path: str
+    n_alive: int = 0
+    doomed: bool = False
+
+
+class TorchRollout:
+    """A ``RolloutEngine`` over a base model's mapped weights."""
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        n_blocks: int,
+        block_size: int = BLOCK_SIZE,
+        max_batch_tokens: int = 512,
+        max_seqs: int = 64,
+        prefix_cache: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+        cache: Path | None = None,
+    ) -> None:
+        if n_blocks < 1 or not 1 <= max_seqs <= max_batch_tokens:
+            raise RequestError(
+                f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
+                f"{n_blocks}, {max_seqs}, {max_batch_tokens}"
+            )
+        self.shape = read_shape(model_dir)
+        self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
+        self._rope = Rope(self._weights.arch, torch.device(device), dtype)
+        self._intake = Intake(self.shape, Tokenizer(model_dir))
+        self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
+        self._kv = KV(
+            self._weights.arch, n_blocks, block_size=block_size, dtype=dtype, device=device
+        )
+        self._scheduler = Scheduler(
+            self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
+        )
+        self._batcher = Batcher(self._kv, device)
+        self._requests: dict[OpId, Request] = {}
+        self._adapters: dict[Policy, _Loaded] = {}
+        self._n_preempted = 0
+
+    def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
+        """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
+        policy = (run_id, version)
+        old = self._adapters.get(policy)
+        if old is not None and old.path == path:
+            old.doomed = False
+            return
+        if old is not None and old.n_alive:
+            raise ModelError(
+                f"version {version} of {run_id} is being sampled from {old.path}: versions do not "
+                f"change, publish another"
+            )
+        arch, w = self._weights.arch, self._weights
+        adapter = read_adapter(path, n_layers=arch.n_layers)
+        pieces = pack(adapter, arch, dtype=w.dtype, device=str(w.device))
+        self._blocks.forget_policy(policy)
+        self._adapters[policy] = _Loaded(pieces, path)
+
+    def drop_adapter(self, run_id: RunId, version: int) -> None:
+        """Forget an adapter once its last sample has ended; unknown ones are ignored."""
+        if (loaded := self._adapters.get((run_id, version))) is not None:
+            loaded.doomed = True
+            self._drop_if_unused((run_id, version))
+
+    def add(self, op: Sample) -> None:
+        """Queue a sample; RequestError on bad ids, CapacityError if it can never fit."""
+        if op.op_id in self._requests:
+            raise RequestError(f"sample {op.op_id} is queued already: give each its own op_id")
+        loaded = self._adapters.get((op.run_id, op.version))
+        if op.version is not None and (loaded is None or loaded.doomed):
+            raise ModelError(
+                f"version {op.version} of {op.run_id} is not loaded: load_adapter comes first"
+            )
+        capacity = self._kv.n_blocks * self._kv.block_size
+        request = self._intake.request(op, max_tokens_cached=capacity)
+        self._requests[op.op_id] = request
+        if loaded is not None:
+            loaded.n_alive += 1
+        for s in request.sequences:
+            self._scheduler.add(s)
+
+    def abort(self, op_ids: Seq[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
+        """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
+        ended = []
+        for op_id in op_ids:
+            if (request := self._requests.get(op_id)) is not None:
+                self._close(request)
+                ended.append((op_id, request.result()))
+        return tuple(ended)
+
+    def set_paused(self, run_id: RunId, paused: bool) -> None:
+        """Keep a run's samples out of forward steps without touching the others."""
+        self._scheduler.set_paused(run_id, paused)
+
+    def resize_kv(self, n_blocks: int) -> None:
+        """Change the cache's size. Samples that no longer fit are computed again later;
+        CapacityError (and no change) if one of them could never be."""
+        if n_blocks < 1:
+            raise RequestError(f"a KV cache of {n_blocks} blocks is none: give at least 1")
+        moves, n_preempted = self._scheduler.resize(n_blocks)
+        self._n_preempted += n_preempted
+        self._kv.resize(n_blocks, moves)
+        self._batcher.reset()
+
+    def has_work(self) -> bool:
+        """True while a forward step would do something."""
+        return self._scheduler.has_work()
+
+    @torch.inference_mode()
+    def step(self) -> ForwardStep:
+        """One forward step over whatever is runnable."""
+        plan = self._scheduler.plan()
+        batch = self._batcher.build(plan)
+        over: list[Request] = []
+        if batch.n_tokens:
+            try:
+                over = self._run(plan, batch)
+            except RuntimeError as e:  # torch's own, out of memory included
+                self._scheduler.preempt_all()
+                first = str(e).strip().splitlines()[0]
+                raise EngineError(
+                    f"a step of {batch.n_tokens} tokens failed ({first}); its samples are kept"
+                ) from e
+        return self._report(plan, batch, over)
+
+    def _run(self, plan: Plan, batch: Batch) -> list[Request]:
+        self._kv.copy(plan.copies)
+        self._kv.clear(plan.fresh)
+        lora = LoraBatch([(s.start, s.end, self._pieces(s.policy)) for s in batch.segments])
+        h_ND = forward(
+            self._weights,
+            batch.tokens_N,
+            self._rope.at(batch.positions_N),
+            attend(self._kv, batch),
+            None if lora.is_empty else lora,
+        )
+        self._scheduler.advance(plan)
+        return self._draw(batch, h_ND) if batch.draws else []
+
+    def _draw(self, batch: Batch, h_ND: torch.Tensor) -> list[Request]:
+        """Draw the next token of every row that is due; returns the requests that are over."""
+        logits_RV = self._head(h_ND, batch.draw_rows)
+        found = draw(
+            logits_RV,
+            [s.request.op.params for s in batch.draws],
+            uniforms([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
+        )
+        touched: dict[Request, None] = {}
+        rows = zip(batch.draws, found.tokens_R, found.logprobs_R, found.ok_R, strict=True)
+        for s, token, logprob, ok in rows:
+            if not ok:
+                s.request.failure = (
+                    f"sample {s.index} of run {s.policy[0]}, version {s.policy[1]}: logits are not "
+                    f"finite after {s.n_drawn} tokens; lower the learning rate or go back a version"
+                )
+                touched[s.request] = None
+                continue
+            s.draw(token, logprob)
+            if s.reason is not None:
+                self._scheduler.remove(s)
+                touched[s.request] = None
+        over = [r for r in touched if r.failure or r.is_over]
+        for request in over:
+            self._close(request)
+        return over
+
+    def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """Logits of ``rows``: each is computed once, though several samples may draw from it."""
+        distinct = list(dict.fromkeys(rows))
+        padded = distinct + [distinct[0]] * (MIN_ROWS - len(distinct))
+        if padded != list(range(h_ND.shape[0])):
+            h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
+        logits = F.linear(h_ND, self._weights.head)
+        if distinct == rows:
+            return logits[: len(rows)]
+        place = {row: i for i, row in enumerate(distinct)}
+        return logits[torch.tensor([place[r] for r in rows], device=logits.device)]
+
+    def _report(self, plan: Plan, batch: Batch, over: list[Request]) -> ForwardStep:
+        by_run: Counter[RunId] = Counter()
+        for segment in batch.segments:
+            by_run[segment.policy[0]] += segment.end - segment.start
+        n_preempted, self._n_preempted = plan.n_preempted + self._n_preempted, 0
+        return ForwardStep(
+            n_tokens=batch.n_tokens,
+            n_prefill_tokens=sum(c.n for c in plan.chunks),
+            n_running=len(self._scheduler.running),
+            n_waiting=len(self._scheduler.waiting),
+            n_preempted=n_preempted,
+            kv_blocks_used=self._blocks.n_held,
+            tokens_by_run=dict(by_run),
+            kv_blocks_by_run={k: v for k, v in self._blocks.by_run.items() if v},
+            finished=tuple((r.op.op_id, r.result()) for r in over if not r.failure),
+            failed=tuple((r.op.op_id, r.failure) for r in over if r.failure),
+        )
+
+    def _pieces(self, policy: Policy) -> Pieces | None:
+        return None if policy[1] is None else self._adapters[policy].pieces
+
+    def _close(self, request: Request) -> None:
+        """Take a request out: its sequences give back what they hold, its adapter may go."""
+        del self._requests[request.op.op_id]
+        for s in request.sequences:
+            if s.reason is None:
+                self._scheduler.remove(s)
+                s.reason = StopReason.ABORT
+        self._intake.leave(request)
+        if (loaded := self._adapters.get(request.policy)) is not None:
+            loaded.n_alive -= 1
+            self._drop_if_unused(request.policy)
+
+    def _drop_if_unused(self, policy: Policy) -> None:
+        loaded = self._adapters[policy]
+        if loaded.doomed and not loaded.n_alive:
+            del self._adapters[policy]
+            self._blocks.forget_policy(policy)

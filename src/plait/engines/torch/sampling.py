@@ -1,0 +1,162 @@
+"""Sampling: the next token of each row, and its log-prob.
+
+A draw is a pure function of the row's logits and of (seed, sample index, place in the sample): it
+depends neither on who shares the batch nor on what was drawn elsewhere, and a sample can go on
+anywhere. The uniform number is hashed (SplitMix64's mixer), the token found by inverse CDF.
+
+Log-probs are those of the full distribution at temperature 1, whatever the token was drawn by.
+
+Shapes: R rows that draw; V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from plait.core.operations import SamplingParams
+
+GOLDEN = 0x9E3779B97F4A7C15
+"""SplitMix64's increment: 2⁶⁴ over the golden ratio, odd."""
+
+CDF_BLOCK = 256
+"""The CDF is summed in two levels of about the square root of a large vocabulary: one cheap sum
+over each row instead of a slow running one."""
+
+NUCLEUS_CANDIDATES = 1024
+"""Top-p is looked for among this many best tokens first; a full sort is the exception."""
+
+BELOW_ONE = 1.0 - 2.0**-32
+"""Rounding must not carry a draw past the last token that has weight."""
+
+MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Per row: token, log-prob; ``ok_R`` is false where the logits were not finite."""
+
+    tokens_R: list[int]
+    logprobs_R: list[float]
+    ok_R: list[bool]
+
+
+def stream(seed: int, index: int) -> int:
+    """Start of the random sequence of sample ``index`` under ``seed``."""
+    return _mix_int(_mix_int(seed & MASK_64) ^ (((index + 1) * GOLDEN) & MASK_64))
+
+
+def uniforms(streams_R: Sequence[int], places_R: Sequence[int]) -> np.ndarray:
+    """Numbers in [0, 1) with 53 bits for place ``places_R`` of each stream."""
+    with np.errstate(over="ignore"):
+        z = np.array(streams_R, dtype=np.uint64)
+        z += (np.array(places_R, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)) * 2.0**-53
+
+
+def draw(logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: np.ndarray) -> Draws:
+    """Draw one token per row."""
+    logits = logits_RV.float()
+    u = torch.from_numpy(u_R).to(logits.device)
+    top_R1 = logits.amax(-1, keepdim=True)
+    exp_RV = torch.exp(logits - top_R1)
+    sums_RK = _block_sums(exp_RV)
+    log_total_R = sums_RK.sum(-1, dtype=torch.float64).log() + top_R1[:, 0]
+    ok_R = log_total_R.isfinite()
+    warm = [i for i, p in enumerate(params_R) if p.temperature > 0 and not _filters(p)]
+    filtered = [i for i, p in enumerate(params_R) if p.temperature > 0 and _filters(p)]
+    tokens_R = torch.zeros(len(params_R), dtype=torch.int64, device=logits.device)
+    if len(warm) + len(filtered) < len(params_R):
+        tokens_R = logits.argmax(-1)
+    if warm:
+        rows = None if len(warm) == len(params_R) else torch.tensor(warm, device=logits.device)
+        temperature = [params_R[i].temperature for i in warm]
+        if any(t != 1.0 for t in temperature):
+            sub = _take(logits - top_R1, rows) / _column(temperature, logits)
+            found = _inverse_cdf(sub.exp_(), None, _take(u, rows))
+        else:
+            found = _inverse_cdf(_take(exp_RV, rows), _take(sums_RK, rows), _take(u, rows))
+        tokens_R = found if rows is None else tokens_R.index_copy(0, rows, found)
+    if filtered:
+        rows = torch.tensor(filtered, device=logits.device)
+        found = _filtered(logits[rows], [params_R[i] for i in filtered], u[rows])
+        tokens_R = tokens_R.index_copy(0, rows, found)
+    logprobs_R = logits.gather(-1, tokens_R[:, None])[:, 0].double() - log_total_R
+    return Draws(tokens_R=tokens_R.tolist(), logprobs_R=logprobs_R.tolist(), ok_R=ok_R.tolist())
+
+
+def _filters(p: SamplingParams) -> bool:
+    return p.top_k > 0 or p.top_p < 1.0
+
+
+def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    return x if rows is None else x.index_select(0, rows)
+
+
+def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
+
+
+def _block_sums(p_RV: torch.Tensor) -> torch.Tensor:
+    r, v = p_RV.shape
+    whole = v // CDF_BLOCK * CDF_BLOCK
+    sums = p_RV[:, :whole].unflatten(-1, (-1, CDF_BLOCK)).sum(-1) if whole else p_RV.new_zeros(r, 0)
+    return sums if whole == v else torch.cat([sums, p_RV[:, whole:].sum(-1, keepdim=True)], -1)
+
+
+def _inverse_cdf(
+    p_RV: torch.Tensor, sums_RK: torch.Tensor | None, u_R: torch.Tensor
+) -> torch.Tensor:
+    """Token whose interval of the (unnormalised) CDF holds ``u``; it has non-zero weight."""
+    if sums_RK is None:
+        sums_RK = _block_sums(p_RV)
+    block_R, rest_R = _search(sums_RK, u_R)
+    v = p_RV.shape[-1]
+    column = block_R[:, None] * CDF_BLOCK + torch.arange(CDF_BLOCK, device=p_RV.device)
+    inside = p_RV.gather(-1, column.clamp(max=v - 1)).masked_fill(column >= v, 0.0)
+    return block_R * CDF_BLOCK + _search(inside, rest_R)[0]
+
+
+def _search(weights_RK: torch.Tensor, u_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index drawn by weight, and where inside its weight ``u`` fell, again in [0, 1)."""
+    cdf = weights_RK.double().cumsum(-1)
+    target = u_R * cdf[:, -1]
+    index = (cdf <= target[:, None]).sum(-1).clamp(max=weights_RK.shape[-1] - 1)
+    weight = weights_RK.gather(-1, index[:, None])[:, 0].double()
+    below = cdf.gather(-1, index[:, None])[:, 0] - weight
+    return index, ((target - below) / weight).nan_to_num(0.0).clamp(0.0, BELOW_ONE)
+
+
+def _filtered(
+    logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: torch.Tensor
+) -> torch.Tensor:
+    """Draw among the ``top_k`` best, then among the fewest of these that reach ``top_p``."""
+    v = logits_RV.shape[-1]
+    scaled = logits_RV / _column([p.temperature for p in params_R], logits_RV)
+    k_R1 = _column([p.top_k or v for p in params_R], logits_RV).clamp(max=v)
+    p_R1 = _column([p.top_p for p in params_R], logits_RV)
+    n = min(v, max([NUCLEUS_CANDIDATES, *(p.top_k for p in params_R)]))
+    log_total = scaled.logsumexp(-1, keepdim=True)
+    best, ids = scaled.topk(n, -1)
+    covered = (best - log_total).exp().sum(-1, keepdim=True)
+    if bool(((covered < p_R1) & (k_R1 > n)).any()):
+        n = v
+        best, ids = scaled.sort(-1, descending=True)
+    weights = (best - best[:, :1]).exp().masked_fill(torch.arange(n, device=best.device) >= k_R1, 0)
+    # The total is that of the tokens which top-k has left: of all of them where it is off.
+    total = torch.where(k_R1 >= v, (log_total - best[:, :1]).exp(), weights.sum(-1, keepdim=True))
+    before = weights.cumsum(-1) - weights
+    weights = weights.masked_fill((before >= p_R1 * total) & (before > 0), 0)
+    index, _ = _search(weights, u_R)
+    return ids.gather(-1, index[:, None])[:, 0]
+
+
+def _mix_int(z: int) -> int:
+    z = (z + GOLDEN) & MASK_64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK_64
+    return z ^ (z >> 31)
