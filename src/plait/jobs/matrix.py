@@ -110,7 +110,7 @@ def _number(value: float) -> str:
 
 
 def _slug(text: str) -> str:
-    slug = re.sub(r"[^A-Za-z0-9._+]+", "_", text).strip("_.")
+    slug = re.sub(r"[^A-Za-z0-9._+-]+", "_", text).strip("_.")
     return slug[:MAX_LABEL] or "v"
 
 

@@ -90,8 +90,8 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError(f"no file {path}: give the path of a job file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise ConfigError(f"{path} is empty: give it an `environment` and `steps`")
@@ -106,8 +106,6 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    finally:
-        loader.dispose()
 
 
 def _walk(

@@ -1,0 +1,111 @@
+"""One job's checks, and what it becomes in core types."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from plait.core.operations import AdamParams, SamplingParams
+from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.jobs.spec import JobSpec
+
+
+def job(**keys: Any) -> JobSpec:
+    return JobSpec.model_validate({"name": "a", "environment": {"name": "e"}, "steps": 10} | keys)
+
+
+def test_defaults_become_core_types() -> None:
+    spec = job(seed=7)
+    assert spec.lora() == LoraSpec(rank=8, alpha=16.0, targets=ALL_LINEAR, seed=7)
+    assert spec.adam(1) == AdamParams(
+        learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0, grad_clip_norm=1.0
+    )
+
+
+def test_adapter_has_a_seed_of_its_own_where_given() -> None:
+    assert job(seed=7, adapter={"seed": 0}).lora().seed == 0
+
+
+def test_sampling_joins_the_jobs_stops_with_the_environments() -> None:
+    spec = job(
+        limits={"max_tokens": 5},
+        sampling={"temperature": 0.5, "top_k": 3, "top_p": 0.9, "stop": ["x"]},
+    )
+    assert spec.sampling_params(9, stop=(";", "x"), stop_tokens=(2,)) == SamplingParams(
+        max_tokens=5, temperature=0.5, top_k=3, top_p=0.9, stop=("x", ";"), stop_tokens=(2,), seed=9
+    )
+
+
+def test_evaluation_draws_at_its_own_temperature_and_cuts_nothing_off() -> None:
+    spec = job(sampling={"top_k": 3, "top_p": 0.5}, evaluation={"temperature": 0.25})
+    params = spec.evaluation_params(3)
+    assert (params.temperature, params.top_k, params.top_p) == (0.25, 0, 1.0)
+
+
+def test_rate_follows_warm_up_and_schedule() -> None:
+    spec = job(optimizer={"learning_rate": 1.0, "warmup_steps": 2, "schedule": "linear"})
+    assert spec.adam(1).learning_rate == pytest.approx(0.5)
+    assert spec.adam(2).learning_rate == pytest.approx(1.0)
+    assert 0 < spec.adam(10).learning_rate < spec.adam(9).learning_rate
+
+
+def test_turns_are_capped_by_the_limits() -> None:
+    assert job().turns(5) == 5
+    assert job(limits={"max_turns": 2}).turns(5) == 2
+    assert job(limits={"max_turns": 9}).turns(5) == 5
+
+
+def test_the_loss_gets_ratio_bounds_only_if_it_clips() -> None:
+    assert job().algorithm.loss_config == {
+        "kl_coef": 0.0,
+        "clip_low_threshold": 0.8,
+        "clip_high_threshold": 1.2,
+    }
+    plain = job(algorithm={"loss": "importance_sampling", "kl_coef": 0.1}).algorithm
+    assert plain.loss_config == {"kl_coef": 0.1}
+
+
+def test_environment_keeps_keys_of_its_own() -> None:
+    assert job(environment={"name": "e", "latency_s": 1.5}).environment.config == {"latency_s": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"steps": None}, "would never end"),
+        ({"target_window": 3}, "`target_window` would do nothing"),
+        (
+            {"steps": None, "target_reward": 0.5, "optimizer": {"schedule": "cosine"}},
+            "needs `steps`",
+        ),
+        ({"optimizer": {"warmup_steps": 11}}, "more than `steps`"),
+        ({"samples": 1}, "nothing to compare"),
+        ({"algorithm": {"loss": "importance_sampling", "clip_low": 0.8}}, "would do nothing"),
+        ({"rewards": [{}]}, "either `name`"),
+        ({"rewards": [{"name": "exact", "function": "m:f"}]}, "either `name`"),
+        ({"rewards": [{"function": "m:f", "url": "u"}]}, "`url` would do nothing"),
+        ({"rewards": [{"function": "m.f"}]}, "pattern"),
+        ({"name": "../up"}, "pattern"),
+        ({"name": ""}, "pattern"),
+        ({"adapter": {"rank": 65}}, "less than or equal to 64"),
+        ({"adapter": {"targets": []}}, "at least 1 item"),
+        ({"optimizer": {"learning_rate": 0}}, "greater than 0"),
+        ({"optimizer": {"learning_rate": float("nan")}}, "finite"),
+        ({"optimizer": {"learning_rate": float("inf")}}, "finite"),
+        ({"sampling": {"temperature": 0}}, "greater than 0"),
+        ({"groups": True}, "valid integer"),
+        ({"groups": "4"}, "valid integer"),
+        ({"staleness": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        job(**keys)
+
+
+def test_a_very_large_rate_is_the_users_to_try() -> None:
+    assert job(optimizer={"learning_rate": 1e30}).adam(1).learning_rate == 1e30
+
+
+def test_one_sample_is_enough_for_a_baseline_over_the_batch() -> None:
+    assert job(samples=1, algorithm={"name": "reinforce++"}).samples == 1
