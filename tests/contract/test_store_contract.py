@@ -18,15 +18,13 @@ from plait.store.usage import Used
 
 RUN = RunId("run-1")
 OTHER = RunId("run-2")
-URLS = ["sqlite", *(["env"] if os.environ.get("PLAIT_TEST_STORE_URL") else [])]
-"""SQLite always; any other database when its URL is given."""
+URLS = [pytest.param("sqlite:///{directory}/store.db", id="sqlite")]
+"""One entry per database; each test has an empty one."""
 
 
 @pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "env":
-        return os.environ["PLAIT_TEST_STORE_URL"]
-    return f"sqlite:///{tmp_path / 'store.db'}"
+    return str(request.param).format(directory=tmp_path)
 
 
 @pytest.fixture

@@ -158,8 +158,7 @@ def _waits(axes: Any, stats: LaunchStats, colours: dict[str, str]) -> None:
     axes.set(title="What jobs waited for, all jobs together", xlabel=f"waiting time ({unit})")
     if not reasons:
         axes.text(0.5, 0.5, "no job waited", transform=axes.transAxes, ha="center", color=GREY)
-        axes.set_yticks([])
-        axes.set_xlim(0, 1)
+        axes.set_axis_off()
     for n, total in enumerate(left):
         axes.text(total, n, f" {total:,.1f}", va="center", color=GREY, fontsize=9)
     if reasons:
@@ -171,8 +170,9 @@ def _waits(axes: Any, stats: LaunchStats, colours: dict[str, str]) -> None:
 
 def _title(stats: LaunchStats) -> str:
     unit, scale = _time_unit(stats.wall_s)
+    jobs = "1 job" if len(stats.jobs) == 1 else f"{len(stats.jobs)} jobs"
     parts = [
-        f"{len(stats.jobs)} jobs on {stats.model}, policy {stats.policy}: "
+        f"{jobs} on {stats.model}, policy {stats.policy}: "
         f"{stats.wall_s / scale:.1f} {unit}, {stats.tokens:,} tokens"
     ]
     if stats.aggregate_speedup is not None and stats.worst_stretch is not None:
