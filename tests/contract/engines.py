@@ -6,8 +6,11 @@ up to the first token that differs log-probs agree within ``logprob_atol``, and 
 equal throughout.
 """
 
+import atexit
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from plait.core.operations import SampleResult
@@ -82,4 +85,36 @@ def scripted() -> EngineKit:
     )
 
 
-KITS: dict[str, Callable[[], EngineKit]] = {"scripted": scripted}
+def torch_random() -> EngineKit:
+    """The torch engines over a random byte-level Llama in a directory of their own."""
+    import torch
+    from random_models import private_cache, random_model
+
+    from plait.engines.torch.rollout import TorchRollout
+    from plait.engines.torch.trainer import TorchTrain
+
+    torch.set_num_threads(1)
+    scratch = tempfile.TemporaryDirectory(prefix="plait-contract-")
+    folder = Path(scratch.name)
+    model = random_model(folder / "model")
+
+    def rollout(**limits: Any) -> RolloutEngine:
+        with private_cache(folder):
+            return TorchRollout(model, block_size=4, **limits)
+
+    def train() -> TrainEngine:
+        with private_cache(folder):
+            return TorchTrain(model)
+
+    atexit.register(scratch.cleanup)
+    return EngineKit(
+        shape=rollout(n_blocks=8, max_batch_tokens=8, max_seqs=1).shape,
+        block_size=4,
+        make_rollout=rollout,
+        make_train=train,
+        exact=False,
+        logprob_atol=1e-4,
+    )
+
+
+KITS: dict[str, Callable[[], EngineKit]] = {"scripted": scripted, "torch": torch_random}
