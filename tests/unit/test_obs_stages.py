@@ -42,3 +42,9 @@ def test_a_wait_holds_until_another_wait_or_a_stage() -> None:
 def test_what_is_still_going_on_is_cut_at_the_end() -> None:
     assert stages(EVENTS[:2], 5) == [Held(what="wait_rollout", t0=1, t1=5)]
     assert wait_seconds(EVENTS, 20) == {"never ends": 8, "kv_budget": 2, "turn": 1, "paused": 1}
+
+
+def test_a_resume_ends_what_the_killed_process_was_doing() -> None:
+    again = [event(1, "stage", stage="rollout"), event(2, "wait", reason="turn"), event(3, "added")]
+    assert stages(again, 9) == [Held(what="rollout", t0=1, t1=3)]
+    assert waits(again, 9) == [Held(what="turn", t0=2, t1=3)]

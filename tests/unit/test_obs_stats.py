@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from obs_launch import two_job_launch
 
+from plait.core.ids import RunId
 from plait.obs.launch import read_launch
+from plait.obs.recorder import Recorder
 from plait.obs.stats import LaunchStats, covered_s, launch_stats, tpts_by_job
 
 
@@ -51,6 +53,15 @@ def test_status_and_reason(stats: LaunchStats) -> None:
         "failed",
         "the loss is not finite: lower the learning rate",
     )
+
+
+def test_a_job_that_was_taken_up_again_is_unfinished_and_joined_once(tmp_path: Path) -> None:
+    root = two_job_launch(tmp_path / "l")
+    recorder = Recorder(root, origin_s=0.0)
+    recorder.added("b", RunId("run-b"), now=1.0)
+    recorder.close()
+    b = launch_stats(read_launch(root)).jobs[1]
+    assert (b.status, b.reason, b.ttfs_s) == ("unfinished", "", 4.0)
 
 
 def test_stage_shares_and_waits(stats: LaunchStats) -> None:

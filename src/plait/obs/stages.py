@@ -1,7 +1,7 @@
 """Stages: what a job was doing when, and what it waited for, from its events.
 
 A ``stage`` event holds until the next one of the same job; ``finished``, ``failed``, ``cancelled``
-end the last. A ``wait`` event with a reason holds until the next ``wait`` or ``stage`` event; a
+end the last, and so does ``added``, which a resumed launch writes again. A ``wait`` event with a reason holds until the next ``wait`` or ``stage`` event; a
 ``wait`` without a reason only ends the one before.
 """
 
@@ -25,12 +25,12 @@ class Held:
 
 def stages(events: Iterable[dict[str, Any]], end_s: float) -> list[Held]:
     """A job's stages, in order; one still going on is cut at ``end_s``."""
-    return list(_held(events, "stage", ("stage", *ENDS), end_s))
+    return list(_held(events, "stage", ("stage", "added", *ENDS), end_s))
 
 
 def waits(events: Iterable[dict[str, Any]], end_s: float) -> list[Held]:
     """A job's waits by reason, in order."""
-    return list(_held(events, "wait", ("wait", "stage", *ENDS), end_s))
+    return list(_held(events, "wait", ("wait", "stage", "added", *ENDS), end_s))
 
 
 def wait_seconds(events: Iterable[dict[str, Any]], end_s: float) -> dict[str, float]:

@@ -157,9 +157,11 @@ def _tpts(launch: Launch, job: JobLog) -> float | None:
 
 def _status(events: list[Row]) -> tuple[str, str]:
     for event in reversed(events):
+        if event["kind"] == "added":  # new, or taken up again by a resume
+            return "unfinished", ""
         if event["kind"] in ENDS:
             return event["kind"], str(event.get("reason") or "")
-    return ("unfinished", "") if events else ("unknown", "")
+    return "unknown", ""
 
 
 def _stage_shares(job: JobLog) -> dict[str, float]:
