@@ -1,8 +1,9 @@
 """Stages: what a job was doing when, and what it waited for, from its events.
 
 A ``stage`` event holds until the next one of the same job; ``finished``, ``failed``, ``cancelled``
-end the last, and so does ``added``, which a resumed launch writes again. A ``wait`` event with a reason holds until the next ``wait`` or ``stage`` event; a
-``wait`` without a reason only ends the one before.
+end the last, and so does ``added``, which a resumed launch writes again. A ``wait`` event with a
+reason holds until the next ``wait`` or ``stage`` event; a ``wait`` without a reason only ends the
+one before.
 """
 
 from collections import defaultdict
