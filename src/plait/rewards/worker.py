@@ -1,0 +1,102 @@
+"""Worker: the main program of a grader process (``python -m plait.rewards.worker FD``).
+
+Requests in and replies out are frames on one socket (length, then bytes). Requests are pickled by
+plait itself and may hold whatever a dataset's columns hold; replies are JSON, so nothing that a
+grader makes is ever unpickled by plait.
+
+Invariants: one request at a time, on the main thread (signal-based timeouts work here); an
+exception is a reply, not the end; the process ends with its parent, even in a busy loop (Linux).
+Deadlines are the parent's: it kills this process.
+"""
+
+import ctypes
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from plait.core.errors import RewardError
+from plait.rewards.calling import Function, call_function, load_function
+from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
+
+HEADER = struct.Struct("!Q")
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve until the socket closes."""
+    _end_with_parent()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    functions: dict[str, Function] = {}
+    while (frame := _receive(channel)) is not None:
+        request = pickle.loads(frame)
+        try:
+            body = json.dumps(_serve(request, functions)).encode()
+        except BaseException as error:
+            # The recorder: whatever a user's function raises becomes its samples' error. Libraries
+            # derive their timeouts from BaseException, and a function may call sys.exit().
+            why = (
+                str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
+            )
+            body = json.dumps({"error": why[:MAX_ERROR_CHARS]}).encode()
+        channel.sendall(HEADER.pack(len(body)) + body)
+
+
+def _serve(request: dict[str, Any], functions: dict[str, Function]) -> dict[str, Any]:
+    kind, target = request["kind"], request["target"]
+    if kind == "setup":
+        sys.path[:0] = [p for p in request["sys_path"] if p not in sys.path]
+        _limit_memory(request["memory_bytes"])
+        return {}
+    if kind == "load":
+        functions[target] = load_function(target)
+        return {}
+    if kind == "call":
+        return {"value": functions[target](*request["args"])}
+    if kind == "score":
+        raw = call_function(
+            functions[target], request["prompts"], request["completions"], request["columns"]
+        )
+        outcomes = read_outcomes(raw, len(request["completions"]), request["name"])
+        return {"value": [[o.value, o.error] for o in outcomes]}
+    raise RewardError(f"unknown request {kind}")
+
+
+def _limit_memory(n_bytes: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    n_bytes = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, n_bytes))
+
+
+def _receive(channel: socket.socket) -> bytes | None:
+    header = _exactly(channel, HEADER.size)
+    return None if header is None else _exactly(channel, HEADER.unpack(header)[0])
+
+
+def _exactly(channel: socket.socket, n_bytes: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < n_bytes:
+        part = channel.recv(min(n_bytes - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def _end_with_parent() -> None:
+    parent = os.getppid()
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # not Linux: it ends when it next reads the socket
+        return
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
