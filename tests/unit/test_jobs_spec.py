@@ -31,8 +31,8 @@ def test_sampling_joins_the_jobs_stops_with_the_environments() -> None:
         limits={"max_tokens": 5},
         sampling={"temperature": 0.5, "top_k": 3, "top_p": 0.9, "stop": ["x"]},
     )
-    assert spec.sampling_params(9, stop=(";", "x"), stop_tokens=(2,)) == SamplingParams(
-        max_tokens=5, temperature=0.5, top_k=3, top_p=0.9, stop=("x", ";"), stop_tokens=(2,), seed=9
+    assert spec.sampling_params(9, stop=(";", "x")) == SamplingParams(
+        max_tokens=5, temperature=0.5, top_k=3, top_p=0.9, stop=("x", ";"), seed=9
     )
 
 
@@ -83,8 +83,10 @@ def test_environment_keeps_keys_of_its_own() -> None:
         ({"algorithm": {"loss": "importance_sampling", "clip_low": 0.8}}, "would do nothing"),
         ({"rewards": [{}]}, "either `name`"),
         ({"rewards": [{"name": "exact", "function": "m:f"}]}, "either `name`"),
-        ({"rewards": [{"function": "m:f", "url": "u"}]}, "`url` would do nothing"),
+        ({"rewards": [{"function": "m:f", "url": "u"}]}, "`m:f` takes no key `url`"),
         ({"rewards": [{"function": "m.f"}]}, "pattern"),
+        ({"rewards": [{"name": "exact", "wieght": 2}]}, "`wieght`: did you mean `weight`"),
+        ({"rewards": [{"name": "exact", "zzz": 2}]}, "`exact` takes no key `zzz`"),
         ({"name": "../up"}, "pattern"),
         ({"name": ""}, "pattern"),
         ({"adapter": {"rank": 65}}, "less than or equal to 64"),

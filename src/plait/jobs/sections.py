@@ -5,11 +5,13 @@ would do nothing is refused. Values are finite numbers. Names of models, environ
 are resolved by their own registries, which refuse what they do not know.
 """
 
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from plait.core.runs import ALL_LINEAR, MAX_RANK
+from plait.rewards.names import JUDGE
 
 # Strict numbers: `true` is no 1 and "5" is no 5.
 Int = Annotated[int, Field(strict=True)]
@@ -56,7 +58,7 @@ class EnvironmentSection(BaseModel):
 
 
 class RewardSection(BaseModel):
-    """A built-in verifier by ``name`` (further keys are its own) or a Python ``function``."""
+    """A built-in verifier by ``name`` (a judge has further keys of its own) or a ``function``."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
     name: Annotated[str, Field(min_length=1)] | None = None
@@ -66,16 +68,18 @@ class RewardSection(BaseModel):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The verifier's own keys."""
+        """The judge's own keys; it refuses those it does not know."""
         return dict(self.__pydantic_extra__ or {})
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.name is None) == (self.function is None):
             raise ValueError("give either `name` (a built-in) or `function: module:name`")
-        if self.function is not None and self.config:
-            keys = ", ".join(f"`{key}`" for key in self.config)
-            raise ValueError(f"{keys} would do nothing beside `function`")
+        if self.name != JUDGE and self.config:
+            key = next(iter(self.config))
+            near = get_close_matches(key, type(self).model_fields, n=1)
+            hint = f": did you mean `{near[0]}`?" if near else ": leave it out"
+            raise ValueError(f"`{self.name or self.function}` takes no key `{key}`{hint}")
         return self
 
 

@@ -99,11 +99,9 @@ class JobSpec(Section):
         seed = self.seed if a.seed is None else a.seed
         return LoraSpec(rank=a.rank, alpha=a.alpha, targets=a.targets, seed=seed)
 
-    def sampling_params(
-        self, seed: int, *, stop: tuple[str, ...] = (), stop_tokens: tuple[int, ...] = ()
-    ) -> SamplingParams:
-        """How a training turn is drawn; ``stop`` and ``stop_tokens`` are the environment's and the
-        model's, the job's own strings are added."""
+    def sampling_params(self, seed: int, *, stop: tuple[str, ...] = ()) -> SamplingParams:
+        """How a training turn is drawn. ``stop`` are the environment's strings, the job's own are
+        added; the model's end tokens are the engine's to know."""
         s = self.sampling
         return SamplingParams(
             max_tokens=self.limits.max_tokens,
@@ -111,19 +109,15 @@ class JobSpec(Section):
             top_k=s.top_k,
             top_p=s.top_p,
             stop=tuple(dict.fromkeys((*s.stop, *stop))),
-            stop_tokens=stop_tokens,
             seed=seed,
         )
 
-    def evaluation_params(
-        self, seed: int, *, stop: tuple[str, ...] = (), stop_tokens: tuple[int, ...] = ()
-    ) -> SamplingParams:
+    def evaluation_params(self, seed: int, *, stop: tuple[str, ...] = ()) -> SamplingParams:
         """How a held-out turn is drawn: the evaluation's temperature, nothing cut off."""
         return SamplingParams(
             max_tokens=self.limits.max_tokens,
             temperature=(self.evaluation or EvaluationSection()).temperature,
             stop=tuple(dict.fromkeys((*self.sampling.stop, *stop))),
-            stop_tokens=stop_tokens,
             seed=seed,
         )
 
@@ -149,7 +143,3 @@ class JobSpec(Section):
         """Turns that a sample may take in an environment that allows ``environment_turns``."""
         own = self.limits.max_turns
         return environment_turns if own is None else min(own, environment_turns)
-
-    def max_sampled_tokens(self, environment_turns: int) -> int:
-        """The most that one sample may draw over all its turns."""
-        return self.limits.max_tokens * self.turns(environment_turns)
