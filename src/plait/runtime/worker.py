@@ -221,9 +221,11 @@ class Worker:
                 return Done(path=op.path)
             case Load():
                 train.load(op.run_id, op.path, optimizer=op.optimizer)
+                if save_to is not None:
+                    self._write_version(op, save_to)
                 return Done(path=op.path)
 
-    def _write_version(self, op: Create | OptimStep, save_to: str) -> None:
+    def _write_version(self, op: Create | OptimStep | Load, save_to: str) -> None:
         train = self._engines.train
         assert train is not None
         with VersionWriter(Path(save_to)) as folder:

@@ -1,0 +1,37 @@
+"""Fixtures shared by all tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import numpy as np
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with a real byte tokenizer and a config, for the scripted engine."""
+    path = tmp_path_factory.mktemp("byte-model")
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocab["<eos>"] = len(vocab)
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": len(vocab),
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 256,
+        "eos_token_id": vocab["<eos>"],
+        "tie_word_embeddings": True,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    save_file({"unused": np.zeros(1, dtype=np.float32)}, str(path / "model.safetensors"))
+    return path

@@ -1,0 +1,200 @@
+"""Session: runs over real worker processes with the scripted engine; crashes included."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plait.core.errors import RequestError, RunEnded, StoreError
+from plait.core.ids import RunId
+from plait.core.operations import AdamParams, Datum, SampleResult, SamplingParams
+from plait.core.runs import Stage
+from plait.policies.registry import make
+from plait.runtime.client import RunClient
+from plait.runtime.session import Session
+from plait.runtime.settings import Settings
+
+ADAM = AdamParams(learning_rate=1e-2)
+PROMPT = (5, 6, 7, 8)
+
+
+class Events:
+    """A journal that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.decisions: list[tuple[str, Any]] = []
+
+    def span(self, worker: object, span: object) -> None: ...
+
+    def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
+        self.kinds.append(kind)
+
+    def decision(self, kind: str, view: object, state: object, plan: object) -> None:
+        self.decisions.append((kind, plan))
+
+
+def session(directory: Path, model: Path, events: Events | None = None) -> Session:
+    return Session(
+        directory,
+        model=str(model),
+        sharing=make("plait"),
+        settings=Settings(engine="scripted", kv_blocks=64, cores=2),
+        journal=events or Events(),
+    )
+
+
+def datum(prompt: Sequence[int], result: SampleResult) -> Datum:
+    sampled = result.samples[0]
+    tokens = (*prompt, *sampled.tokens)
+    before = len(prompt) - 1
+    mask = [False] * before + [True] * len(sampled.tokens)
+    return Datum(
+        input_tokens=tokens[:-1],
+        target_tokens=tokens[1:],
+        mask=mask,
+        inputs={
+            "advantages": [1.0] * len(mask),
+            "logprobs": [0.0] * before + list(sampled.logprobs),
+        },
+    )
+
+
+async def draw(run: RunClient, seed: int = 1) -> SampleResult:
+    return await run.sample(PROMPT, SamplingParams(max_tokens=6, seed=seed))
+
+
+async def one_step(run: RunClient, step: int) -> None:
+    data = [datum(PROMPT, await draw(run, seed=step))]
+    await run.forward_backward(data, "ppo")
+    await run.optim_step(ADAM, progress={"step": step})
+    await run.publish()
+
+
+async def test_the_seven_operations_and_a_second_life(tmp_path: Path, byte_model: Path) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        await one_step(run, 1)
+        assert run.version == 1
+        before = await draw(run)
+        saved = await run.save(tmp_path / "kept")
+        await one_step(run, 2)
+        assert (await draw(run)).samples != before.samples
+        await run.load(saved)
+        await run.publish()
+        assert run.version == 3
+        assert (await draw(run)).samples[0].tokens == before.samples[0].tokens
+    async with session(tmp_path / "a", byte_model) as s:
+        again = await s.create_run("one")
+        assert again.version == 3
+        assert await again.progress() == {"step": 2}
+        assert (await draw(again)).samples[0].tokens == before.samples[0].tokens
+
+
+async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> None:
+    async def three_steps(directory: Path, *, kill: bool) -> SampleResult:
+        events = Events()
+        async with session(directory, byte_model, events) as s:
+            run = await s.create_run("one")
+            await one_step(run, 1)
+            data = [datum(PROMPT, await draw(run))]
+            await run.forward_backward(data, "ppo")
+            if kill:  # the gradient so far is in the dead worker's memory alone
+                for worker in list(s.head.pool.workers.values()):
+                    worker.kill()
+            await run.forward_backward(data, "ppo")
+            await run.optim_step(ADAM)
+            await run.publish()
+            assert events.kinds.count("worker_lost") == (2 if kill else 0)
+            return await draw(run)
+
+    calm = await three_steps(tmp_path / "calm", kill=False)
+    stormy = await three_steps(tmp_path / "stormy", kill=True)
+    assert calm == stormy
+
+
+async def test_a_worker_killed_under_samples_in_flight_answers_them_the_same(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        quiet = [await draw(run, seed=i) for i in range(20)]
+        asked = [asyncio.create_task(draw(run, seed=i)) for i in range(20)]
+        await asyncio.sleep(0)
+        for worker in list(s.head.pool.workers.values()):
+            worker.kill()
+        assert await asyncio.gather(*asked) == quiet
+
+
+async def test_an_ended_run_refuses_its_work_and_leaves_the_others_alone(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        bad, good = await s.create_run("bad"), await s.create_run("good")
+        waiting = asyncio.create_task(bad.sample(PROMPT, SamplingParams(max_tokens=200)))
+        await asyncio.sleep(0)
+        await s.end_run("bad", Stage.CANCELLED, "not wanted any more")
+        with pytest.raises(RunEnded, match="not wanted"):
+            await waiting
+        with pytest.raises(RunEnded, match="cancelled"):
+            await bad.forward([])
+        await one_step(good, 1)
+        assert good.version == 1
+
+
+async def test_a_refused_operation_consumes_its_number_and_the_run_lives_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        data = [datum(PROMPT, await draw(run))]
+        with pytest.raises(RequestError, match="loss"):
+            await run.forward_backward(data, "no-such-loss")
+        await run.forward_backward(data, "ppo")
+        await run.optim_step(ADAM)
+        assert run.version == 1
+
+
+async def test_a_paused_run_waits_while_another_goes_on(tmp_path: Path, byte_model: Path) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        held, free = await s.create_run("held"), await s.create_run("free")
+        s.head.set_paused(RunId("held"), True)
+        waiting = asyncio.create_task(draw(held))
+        await one_step(free, 1)
+        assert not waiting.done()
+        s.head.set_paused(RunId("held"), False)
+        assert len((await waiting).samples) == 1
+
+
+async def test_admission_goes_through_the_policy_and_is_traced(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    events = Events()
+    async with session(tmp_path / "a", byte_model, events) as s:
+        first, second = await s.create_run("first"), await s.create_run("second")
+        entered = asyncio.Event()
+
+        async def roll(run: RunClient) -> None:
+            async with run.rollout(60):
+                entered.set()
+                await asyncio.sleep(0.2)
+            run.scored()
+
+        one = asyncio.create_task(roll(first))
+        await entered.wait()
+        two = asyncio.create_task(roll(second))
+        await asyncio.sleep(0.05)
+        assert second.facts.stage is Stage.WAIT_ROLLOUT
+        assert second.facts.wait is not None
+        assert second.facts.wait.reason == "kv_budget"
+        await asyncio.gather(one, two)
+        admitted = [p.admit for k, p in events.decisions if k == "admission" and p.admit]
+        assert admitted == [("first",), ("second",)]
+
+
+async def test_one_process_owns_a_directory(tmp_path: Path, byte_model: Path) -> None:
+    async with session(tmp_path / "a", byte_model):
+        with pytest.raises(StoreError, match="in use"):
+            await session(tmp_path / "a", byte_model).__aenter__()
