@@ -17,12 +17,11 @@ from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.train.adamw import adamw_step
-from plait.engines.torch.train.attention import PaddedAttention
 from plait.engines.torch.train.batch import Checked, Packed, check, pack
-from plait.engines.torch.train.head import BLOCK_ROWS, target_logprobs
-from plait.engines.torch.train.lora import TrainAdapters
+from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.losses import Chosen, Report, choose, metrics
-from plait.engines.torch.model import Rope, forward
+from plait.engines.torch.model import Rope
+from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import Cost, forward_cost, halves, micro_batches, train_cost
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.state import load_run, save_run
@@ -54,7 +53,7 @@ class TorchTrain:
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
         self._memory_bytes, self._max_tokens = memory_bytes, max_tokens
-        head_bytes = BLOCK_ROWS * self._arch.vocab_size * 4
+        head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
         self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes)
         self._forward_cost = forward_cost(self._arch, dtype.itemsize, head_bytes)
         self._runs: dict[RunId, RunParams] = {}
@@ -176,14 +175,7 @@ class TorchTrain:
         return tuple(out)
 
     def _logprobs(self, batch: Packed, params: RunParams | None) -> torch.Tensor:
-        h_ND = forward(
-            self._weights,
-            batch.tokens_N,
-            self._rope.at(batch.positions_N),
-            PaddedAttention(batch),
-            None if params is None else TrainAdapters(params),
-        )
-        return target_logprobs(h_ND[batch.rows_M], self._weights.head, batch.targets_M)
+        return logprobs(self._weights, self._rope, batch, params)
 
     def _learn(
         self, batch: Packed, params: RunParams, loss: Chosen, reports: list[Report]

@@ -1,39 +1,111 @@
-"""Attention: causal attention over a training micro-batch.
+"""Attention: rotary causal attention over a training micro-batch, with its own backward pass.
 
 Packed tokens are laid out right-padded, so that the causal mask alone keeps sequences and padding
-apart: a real query never sees a place to its right. Keys and values are never repeated for the
-queries that share them.
+apart: a real query never sees a place to its right. The G queries that share a key are rows of one
+product with it, so keys and values are never repeated.
 
-Shapes: N packed tokens, B sequences, T the longest, H heads, K key-value heads, E head size.
+Shapes: N packed tokens, B sequences, T the longest, H heads = K key-value heads × G, E head size.
 """
 
 import torch
 import torch.nn.functional as F
 
+from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.batch import Packed
 
+SHORT = 160
+"""Longest T for which whole rows of scores are made (measured: faster than the fused kernel up to
+there, though half of them are masked away); beyond, PyTorch's fused attention."""
 
-class PaddedAttention:
-    """``model.Attend`` for one micro-batch."""
 
-    def __init__(self, batch: Packed) -> None:
-        self._slots_N, self._b, self._t = batch.slots_N, batch.n_seqs, batch.longest
+class Attention:
+    """One micro-batch's attention; holds what all layers share."""
 
-    def __call__(
-        self, layer: int, q_NHE: torch.Tensor, k_NKE: torch.Tensor, v_NKE: torch.Tensor
-    ) -> torch.Tensor:
-        out_BHTE = F.scaled_dot_product_attention(
-            self._pad(q_NHE),
-            self._pad(k_NKE),
-            self._pad(v_NKE),
-            is_causal=True,
-            enable_gqa=q_NHE.shape[1] != k_NKE.shape[1],
-        )
-        out = out_BHTE.transpose(1, 2).reshape(self._b * self._t, *q_NHE.shape[1:])
-        return out if self._slots_N is None else out.index_select(0, self._slots_N)
+    def __init__(self, batch: Packed, arch: Arch, rope: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.b, self.t, self.slots_N = batch.n_seqs, batch.longest, batch.slots_N
+        self.k, self.e = arch.n_kv_heads, arch.head_dim
+        self.g = arch.n_heads // arch.n_kv_heads
+        self.scale = arch.head_dim**-0.5
+        self.cos_N1E, self.sin_N1E = rope
+        self.mask_TT: torch.Tensor | None = None
+        if self.t <= SHORT:
+            future = torch.full((self.t, self.t), -torch.inf, device=batch.tokens_N.device)
+            self.mask_TT = future.triu_(1).to(self.cos_N1E.dtype)
 
-    def _pad(self, x_NHE: torch.Tensor) -> torch.Tensor:
-        if self._slots_N is not None:
-            grid = x_NHE.new_zeros(self._b * self._t, *x_NHE.shape[1:])
-            x_NHE = grid.index_copy(0, self._slots_N, x_NHE)
-        return x_NHE.view(self._b, self._t, *x_NHE.shape[1:]).transpose(1, 2)
+    def __call__(self, qkv_NO: torch.Tensor) -> torch.Tensor:
+        """``(N, (H + 2K)·E)`` before rotation to ``(N, H·E)``."""
+        return _Attention.apply(qkv_NO, self)
+
+    def lay_out(self, x_NO: torch.Tensor) -> torch.Tensor:
+        """``(N, X·E)`` to ``(B, X, T, E)``; a view where nothing is padded."""
+        if self.slots_N is not None:
+            grid = x_NO.new_zeros(self.b * self.t, x_NO.shape[1])
+            x_NO = grid.index_copy_(0, self.slots_N, x_NO)
+        return x_NO.view(self.b, self.t, -1, self.e).transpose(1, 2)
+
+    def pack(self, x_BXTE: torch.Tensor) -> torch.Tensor:
+        """The way back, to ``(N, X, E)``."""
+        x_BTXE = x_BXTE.transpose(1, 2).contiguous()
+        grid = x_BTXE.view(self.b * self.t, -1, self.e)
+        return grid if self.slots_N is None else grid.index_select(0, self.slots_N)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv_NO, a: Attention):
+        heads, n_rotated = qkv_NO.view(len(qkv_NO), -1, a.e), a.k * (a.g + 1)
+        qk_NXE = rotated(heads[:, :n_rotated], a.cos_N1E, a.sin_N1E)
+        q_BHTE, k_BKTE = a.lay_out(qk_NXE.flatten(1)).split((a.k * a.g, a.k), 1)
+        v_BKTE = a.lay_out(heads[:, n_rotated:].flatten(1))
+        ctx.a = a
+        if a.mask_TT is None:
+            with torch.enable_grad():
+                ins = [
+                    x.detach().requires_grad_(qkv_NO.requires_grad)
+                    for x in (q_BHTE, k_BKTE, v_BKTE)
+                ]
+                out_BHTE = F.scaled_dot_product_attention(*ins, is_causal=True, enable_gqa=a.g > 1)
+            ctx.fused = (out_BHTE, ins) if ctx.needs_input_grad[0] else None
+            return a.pack(out_BHTE.detach()).flatten(1)
+        shape = (a.b * a.k, a.g * a.t, a.e)
+        q = torch.mul(q_BHTE, a.scale).reshape(shape)
+        k, v = (x.reshape(-1, a.t, a.e) for x in (k_BKTE, v_BKTE))
+        mask = a.mask_TT.repeat(a.g, 1).expand(len(q), -1, -1)
+        scores = torch.baddbmm(mask, q, k.transpose(1, 2))
+        p = torch.softmax(scores, -1, out=scores)
+        ctx.save_for_backward(q, k, v, p)
+        return a.pack(torch.bmm(p, v).view(a.b, a.k * a.g, a.t, a.e)).flatten(1)
+
+    @staticmethod
+    def backward(ctx, do_NO):
+        a = ctx.a
+        do_BHTE = a.lay_out(do_NO)
+        if a.mask_TT is None:
+            out_BHTE, ins = ctx.fused
+            dq, dk, dv = torch.autograd.grad(out_BHTE, ins, do_BHTE)
+        else:
+            q, k, v, p = ctx.saved_tensors
+            do = do_BHTE.reshape(q.shape)
+            dv = torch.bmm(p.transpose(1, 2), do)
+            dp = torch.bmm(do, v.transpose(1, 2))
+            ds = torch.ops.aten._softmax_backward_data.out(dp, p, -1, p.dtype, grad_input=dp)
+            dq = torch.bmm(ds, k).mul_(a.scale).view(a.b, a.k * a.g, a.t, a.e)
+            dk = torch.bmm(ds.transpose(1, 2), q).view(a.b, a.k, a.t, a.e)
+            dv = dv.view(a.b, a.k, a.t, a.e)
+        n, n_q = len(do_NO), a.k * a.g
+        dqkv = do_NO.new_empty(n, a.k * (a.g + 2), a.e)
+        rotated(a.pack(dq), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, :n_q])
+        rotated(a.pack(dk), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, n_q : n_q + a.k])
+        dqkv[:, n_q + a.k :] = a.pack(dv)
+        return dqkv.view(n, -1), None
+
+
+def rotated(x_NXE, cos_N1E, sin_N1E, out=None):
+    """``model.rotate`` by halves, without a rolled copy; into ``out`` if given."""
+    out = torch.empty(x_NXE.shape, dtype=x_NXE.dtype, device=x_NXE.device) if out is None else out
+    half = x_NXE.shape[-1] // 2
+    low, high = slice(None, half), slice(half, None)
+    for to, other in ((low, high), (high, low)):
+        part = torch.mul(x_NXE[..., to], cos_N1E[..., to], out=out[..., to])
+        part.addcmul_(x_NXE[..., other], sin_N1E[..., to])
+    return out

@@ -5,7 +5,8 @@ a snapshot and a checkpoint are each one operation on one tensor. Nothing is sha
 ``LoraSpec`` is checked here; arithmetic with the matrices is ``lora``'s, files are ``state``'s.
 
 Shapes: R rank; K layers of a fused projection that carry an adapter; A is ``(K·R, in)``, the A
-matrices of one fused projection one under the other; B is ``(out, R)`` per layer.
+matrices of one fused projection one under the other; B is ``(out, R)`` per layer and lies
+transposed in the buffers.
 """
 
 import difflib
@@ -39,12 +40,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """The adapter of one fused projection, as leaves whose ``grad`` is a view of ``RunParams.grad``."""
+    """The adapter of one fused projection: views of the parameters and of their gradient.
+
+    ``rows[i]`` are the rows of ``a`` and ``columns[i]`` the columns of the projection's output that
+    belong to ``bts[i]``.
+    """
 
     a: torch.Tensor
-    bs: tuple[torch.Tensor, ...]
-    columns: tuple[int, ...]
+    bts: tuple[torch.Tensor, ...]
+    da: torch.Tensor
+    dbts: tuple[torch.Tensor, ...]
+    rows: tuple[slice, ...]
+    columns: tuple[slice, ...]
     scale: float
+    marker: torch.Tensor
+    """An empty leaf that requires a gradient and never gets one: see ``ops``."""
 
 
 def check_spec(spec: LoraSpec) -> None:
@@ -108,7 +118,8 @@ class RunParams:
         self.steps = 0
         """AdamW steps since the moments were zero; the bias correction's own counter."""
         self.version = 0
-        self.fused = {key: self._leaves(parts) for key, parts in self._by_projection()}
+        marker = torch.empty(0, device=device, requires_grad=True)
+        self.fused = {key: self._fuse(parts, marker) for key, parts in self._by_projection()}
 
     def init(self) -> None:
         """Version 0: A uniform as PEFT draws it (Kaiming, a=√5), B zero, from the seed alone."""
@@ -124,8 +135,8 @@ class RunParams:
         """Views ``A (R, in), B (out, R)`` of one checkpoint layer."""
         r = self.spec.rank
         a = self.flat[part.a_start : part.a_start + r * part.n_in].view(r, part.n_in)
-        b = self.flat[part.b_start : part.b_start + part.n_out * r].view(part.n_out, r)
-        return a, b
+        bt = self.flat[part.b_start : part.b_start + part.n_out * r].view(r, part.n_out)
+        return a, bt.T
 
     def to_adapter(self) -> Adapter:
         """The same pairs under their checkpoint names; views, not copies."""
@@ -158,14 +169,23 @@ class RunParams:
             found.setdefault((part.layer, part.group), []).append(part)
         yield from found.items()
 
-    def _leaves(self, parts: list[Part]) -> Fused:
+    def _fuse(self, parts: list[Part], marker: torch.Tensor) -> Fused:
         r, n_in = self.spec.rank, parts[0].n_in
-        a = self._leaf(parts[0].a_start, len(parts) * r, n_in)
-        bs = tuple(self._leaf(p.b_start, p.n_out, r) for p in parts)
-        return Fused(a=a, bs=bs, columns=tuple(p.column for p in parts), scale=self.spec.alpha / r)
 
-    def _leaf(self, start: int, rows: int, columns: int) -> torch.Tensor:
-        span = slice(start, start + rows * columns)
-        leaf = self.flat[span].view(rows, columns).detach().requires_grad_()
-        leaf.grad = self.grad[span].view(rows, columns)
-        return leaf
+        def view(buffer: torch.Tensor, start: int, n_rows: int, n: int) -> torch.Tensor:
+            return buffer[start : start + n_rows * n].view(n_rows, n)
+
+        a, da = (view(x, parts[0].a_start, len(parts) * r, n_in) for x in (self.flat, self.grad))
+        bts, dbts = (
+            tuple(view(x, p.b_start, r, p.n_out) for p in parts) for x in (self.flat, self.grad)
+        )
+        return Fused(
+            a=a,
+            bts=bts,
+            da=da,
+            dbts=dbts,
+            rows=tuple(slice(i * r, (i + 1) * r) for i in range(len(parts))),
+            columns=tuple(slice(p.column, p.column + p.n_out) for p in parts),
+            scale=self.spec.alpha / r,
+            marker=marker,
+        )

@@ -1,0 +1,150 @@
+"""Ops: the pieces of a decoder block, each with its own backward pass.
+
+All weights but the adapters are frozen, so that each backward pass is written out once with what that
+allows: no weight gradients, the gated product made again instead of kept, an adapter's gradients
+added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd. Every Function
+takes ``fused.marker`` so that autograd records it even where its input needs no gradient.
+
+Shapes: N tokens, D hidden, I inputs and O outputs of a fused projection, J inner size of the MLP; K
+adapted layers of rank R in one fused projection.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from plait.engines.torch.train.params import Fused
+
+
+def norm(x_ND: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMS norm over the last dimension with a frozen weight."""
+    return _Norm.apply(x_ND, weight_D, eps)
+
+
+def linear(
+    x_NI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    fused: Fused | None,
+    residual_NO: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x W^T + bias + adapters + residual``."""
+    marker = None if fused is None else fused.marker
+    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, fused)
+
+
+def gated_linear(
+    gate_up_N2J: torch.Tensor,
+    weight_DJ: torch.Tensor,
+    bias_D: torch.Tensor | None,
+    fused: Fused | None,
+    residual_ND: torch.Tensor,
+) -> torch.Tensor:
+    """``linear`` of ``silu(gate) · up``. Uses up ``gate_up`` in the backward pass."""
+    marker = None if fused is None else fused.marker
+    return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, fused)
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_ND, weight_D, eps):
+        ctx.save_for_backward(x_ND, weight_D)
+        ctx.eps = eps
+        return F.rms_norm(x_ND, weight_D.shape, weight_D, eps)
+
+    @staticmethod
+    def backward(ctx, dy_ND):
+        x_ND, weight_D = ctx.saved_tensors
+        x_ND = x_ND.float()
+        square_N1 = torch.linalg.vecdot(x_ND, x_ND).unsqueeze(-1)
+        scale_N1 = square_N1.div_(x_ND.shape[-1]).add_(ctx.eps).rsqrt_()
+        dx_ND = (dy_ND * weight_D).float()
+        pull_N1 = torch.linalg.vecdot(dx_ND, x_ND).unsqueeze(-1)
+        pull_N1.mul_(scale_N1**3).div_(-x_ND.shape[-1])
+        return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype), None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, fused):
+        y_NO = F.linear(x_NI, weight_OI, bias_O)
+        u_KRN = _add_adapters(x_NI, y_NO, fused)
+        if residual_NO is not None:
+            y_NO.add_(residual_NO)
+        ctx.fused = fused
+        ctx.save_for_backward(weight_OI, *([] if fused is None else [x_NI, u_KRN]))
+        return y_NO
+
+    @staticmethod
+    def backward(ctx, dy_NO):
+        weight_OI, *kept = ctx.saved_tensors
+        dx_NI = dy_NO @ weight_OI if ctx.needs_input_grad[0] else None
+        if kept:
+            x_NI, u_KRN = kept
+            du_KRN = _inner_gradient(dy_NO, u_KRN, ctx.fused)
+            _outer_gradient(x_NI, du_KRN, ctx.fused, dx_NI)
+        return dx_NI, None, dy_NO if ctx.needs_input_grad[2] else None, None, None, None
+
+
+class _GatedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, fused):
+        gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
+        x_NJ = F.silu(gate_NJ).mul_(up_NJ)
+        y_ND = F.linear(x_NJ, weight_DJ, bias_D)
+        u_KRN = _add_adapters(x_NJ, y_ND, fused)
+        y_ND.add_(residual_ND)
+        ctx.fused = fused
+        ctx.save_for_backward(gate_up_N2J, weight_DJ, *([] if fused is None else [u_KRN]))
+        return y_ND
+
+    @staticmethod
+    def backward(ctx, dy_ND):
+        gate_up_N2J, weight_DJ, *kept = ctx.saved_tensors
+        gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
+        dx_NJ = dy_ND @ weight_DJ
+        silu_NJ = F.silu(gate_NJ)
+        if kept:
+            du_KRN = _inner_gradient(dy_ND, kept[0], ctx.fused)
+            _outer_gradient(silu_NJ * up_NJ, du_KRN, ctx.fused, dx_NJ)
+        # In place: nothing reads gate and up again, and this is the widest tensor of the block.
+        dsilu_NJ = dx_NJ * up_NJ
+        torch.mul(dx_NJ, silu_NJ, out=up_NJ)
+        torch.ops.aten.silu_backward.grad_input(dsilu_NJ, gate_NJ, grad_input=gate_NJ)
+        return gate_up_N2J, None, dy_ND, None, None, None
+
+
+# The adapters' products keep the long dimension N last (u is R × N, B is R × O): with so few rows the
+# other way round runs at a tenth of the rate.
+
+
+def _add_adapters(x_NI, y_NO, fused: Fused | None):
+    if fused is None:
+        return None
+    u_KRN = (fused.a.to(x_NI.dtype) @ x_NI.T).mul_(fused.scale)
+    for i, bt in enumerate(fused.bts):
+        y_NO[:, fused.columns[i]].addmm_(u_KRN[fused.rows[i]].T, bt.to(x_NI.dtype))
+    return u_KRN
+
+
+def _inner_gradient(dy_NO, u_KRN, fused: Fused):
+    """Gradient at ``x A^T``; adds the gradients of the B matrices."""
+    du_KRN = torch.empty_like(u_KRN)
+    for i, bt in enumerate(fused.bts):
+        dy, rows = dy_NO[:, fused.columns[i]], fused.rows[i]
+        torch.mm(bt.to(dy.dtype), dy.T, out=du_KRN[rows])
+        _accumulate(fused.dbts[i], u_KRN[rows], dy)
+    return du_KRN.mul_(fused.scale)
+
+
+def _outer_gradient(x_NI, du_KRN, fused: Fused, dx_NI) -> None:
+    """Adds the gradient of the A matrices, and the adapters' share of ``dx`` where it is wanted."""
+    _accumulate(fused.da, du_KRN, x_NI)
+    if dx_NI is not None:
+        dx_NI.addmm_(du_KRN.T, fused.a.to(x_NI.dtype))
+
+
+def _accumulate(grad, left, right) -> None:
+    if left.dtype == grad.dtype:
+        grad.addmm_(left, right)
+    else:
+        grad.add_(left @ right)
