@@ -1,0 +1,59 @@
+"""``plait plan``: an estimate before anything runs."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from plait.jobs.launch import make_source_of
+from plait.jobs.load import load_jobs
+from plait.jobs.plan import Plan, make_plan
+from plait.models.rates import measured_rates
+from plait.models.registry import resolve
+from plait.models.shape import read_shape
+from plait.models.tokenizer import Tokenizer
+from plait.runtime.settings import Settings
+
+
+def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: bool) -> int:
+    """Print what the jobs of ``files`` will need."""
+    specs = load_jobs(files)
+    model_dir = resolve(specs[0].model)
+    shape = read_shape(model_dir, name=specs[0].model)
+    settings = Settings(cores=cores, kv_blocks=kv_blocks).resolve(shape)
+    tokenizer = Tokenizer(model_dir)
+    sources = [make_source_of(spec, tokenizer) for spec in specs]
+    rates = measured_rates(model_dir, settings.cores)
+    plan = asyncio.run(make_plan(specs, sources, shape=shape, rates=rates, settings=settings))
+    if as_json:
+        print(json.dumps({**asdict(plan), "speedup": plan.speedup, "pays": plan.pays}))
+    else:
+        _print(plan)
+    return 0
+
+
+def _print(plan: Plan) -> None:
+    table = Table("job", "steps", "prompt", "cache blocks", "adapter", "s/step alone", "total alone")
+    for job in plan.jobs:
+        table.add_row(
+            job.name,
+            str(job.steps),
+            str(job.prompt_tokens),
+            f"{job.kv_blocks} ({job.kv_blocks * plan.block_bytes / 1e6:.0f} MB)",
+            f"{job.adapter_bytes / 1e6:.0f} MB",
+            f"{job.step_s:.1f}",
+            f"{job.steps * job.step_s / 60:.1f} min",
+        )
+    Console().print(table)
+    used = sum(job.kv_blocks for job in plan.jobs)
+    fits = "all fit at once" if used <= plan.kv_budget_blocks else "runs will take turns"
+    print(f"cache: {used} of {plan.kv_budget_blocks} blocks at worst: {fits}")
+    advice = "sharing pays" if plan.pays else "sharing will not pay: run them one by one"
+    print(
+        f"one after the other {plan.sequential_s / 60:.1f} min, shared about "
+        f"{plan.shared_s / 60:.1f} min ({plan.speedup:.1f}×): {advice}"
+    )

@@ -1,0 +1,142 @@
+"""Plan: what jobs will need before they run: cache, memory, time, and whether sharing will pay.
+
+An estimate from measured rates and stated assumptions, not a simulation. Sharing is bounded by the
+machine's total work at the larger batch and by the longest job; it pays when that bound is well
+below the sum of the jobs alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plait.core.errors import CapacityError
+from plait.engines.protocol import ModelShape
+from plait.envs.protocol import TaskSource
+from plait.jobs.spec import JobSpec
+from plait.models.rates import Rates
+from plait.profiles.kv import worst_case_blocks
+from plait.runtime.settings import Settings
+
+LENGTH_SHARE = 0.6
+"""Share of its token limit that a turn uses on average, where nothing is known of the policy."""
+TURN_SHARE = 0.5
+"""Share of the further turns that a sample takes: most end in one or two."""
+PROBED = 4
+"""Problems whose prompts are looked at."""
+ATTAINED = 0.85
+"""Share of the bound that an interleaved launch reaches."""
+PAYS = 1.15
+"""Below this gain the longer steps of each job are not worth it."""
+UNKNOWN_STEPS = 100
+"""Steps assumed for a job that ends at a target reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What one job needs, alone."""
+
+    name: str
+    kv_blocks: int
+    adapter_bytes: int
+    steps: int
+    prompt_tokens: int
+    work_s: float
+    """Machine time of one step at its own batch size."""
+    step_s: float
+    """Wall time of one step alone, tools included."""
+    tokens: float
+    trained_tokens: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all jobs need together."""
+
+    jobs: tuple[JobPlan, ...]
+    kv_budget_blocks: int
+    block_bytes: int
+    sequential_s: float
+    shared_s: float
+
+    @property
+    def speedup(self) -> float:
+        return self.sequential_s / self.shared_s
+
+    @property
+    def pays(self) -> bool:
+        return self.speedup >= PAYS
+
+
+async def make_plan(
+    specs: Sequence[JobSpec],
+    sources: Sequence[TaskSource],
+    *,
+    shape: ModelShape,
+    rates: Rates,
+    settings: Settings,
+) -> Plan:
+    """Estimate; CapacityError if a single sample can never fit the cache."""
+    jobs = [
+        await _job(spec, source, shape, rates, settings)
+        for spec, source in zip(specs, sources, strict=True)
+    ]
+    sequential = sum(j.step_s * j.steps for j in jobs)
+    batch = sum(j.samples for j in jobs)
+    work = sum(
+        j.steps * (j.tokens / rates.decode_at(batch) + j.trained_tokens / rates.train)
+        for j in jobs
+    )
+    longest = max(j.step_s * j.steps for j in jobs)
+    shared = max(work, longest) / ATTAINED if len(jobs) > 1 else sequential
+    return Plan(
+        jobs=tuple(jobs),
+        kv_budget_blocks=settings.kv_blocks,
+        block_bytes=settings.block_size * shape.kv_bytes_per_token,
+        sequential_s=sequential,
+        shared_s=min(shared, sequential),
+    )
+
+
+async def _job(
+    spec: JobSpec, source: TaskSource, shape: ModelShape, rates: Rates, settings: Settings
+) -> JobPlan:
+    prompts = [len(await source.make(i, "train").start()) for i in range(PROBED)]
+    turns = spec.turns(source.max_turns)
+    samples = spec.groups * spec.samples
+    per_sample = -(-(max(prompts) + spec.limits.max_tokens) // settings.block_size)
+    if per_sample > settings.kv_blocks:
+        raise CapacityError(
+            f"one sample of job {spec.name} needs {per_sample} cache blocks, there are "
+            f"{settings.kv_blocks}: lower limits.max_tokens or raise --kv-blocks"
+        )
+    mean_turns = 1 + TURN_SHARE * (turns - 1)
+    tokens = samples * mean_turns * LENGTH_SHARE * spec.limits.max_tokens
+    read = samples * (mean_turns - 1) * max(prompts) + spec.groups * max(prompts)
+    trained = tokens + samples * max(prompts)
+    latency = float(spec.environment.config.get("latency_s", 0.0))
+    work = tokens / rates.decode_at(samples) + read / rates.prefill + trained / rates.train
+    return JobPlan(
+        name=spec.name,
+        kv_blocks=worst_case_blocks(
+            n_prompts=spec.groups,
+            group_size=spec.samples,
+            prompt_tokens=max(prompts),
+            max_new_tokens=min(turns * spec.limits.max_tokens, shape.max_context),
+            block_size=settings.block_size,
+            same_prompt=source.same_prompt,
+        ),
+        adapter_bytes=_adapter_bytes(spec, shape),
+        steps=spec.steps or UNKNOWN_STEPS,
+        prompt_tokens=max(prompts),
+        work_s=work,
+        step_s=work + mean_turns * latency,
+        tokens=tokens,
+        trained_tokens=trained,
+        samples=samples,
+    )
+
+
+def _adapter_bytes(spec: JobSpec, shape: ModelShape) -> int:
+    """Adapter, gradient and two moments in fp32; about 4 · hidden inputs and outputs a target."""
+    width = 4 * shape.hidden_size * len(spec.adapter.targets) / 7 * 2
+    return int(shape.n_layers * spec.adapter.rank * width * 7 * 4 * 4)
