@@ -1,8 +1,8 @@
 """Trainer: LoRA training of many runs over one frozen base, one micro-batch at a time.
 
 Each run owns its parameters, gradient, moments and step counter (``params``); the base weights are
-mapped once and never written. A failed operation leaves the run as it was. Control returns after every
-micro-batch; which operation comes next, and with how many threads, is the worker's.
+mapped once and never written. A failed operation leaves the run as it was. Control returns after
+every micro-batch; which operation comes next, and with how many threads, is the worker's.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.model import Rope
 from plait.engines.torch.train.adamw import adamw_step
 from plait.engines.torch.train.batch import Checked, Packed, check, pack
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.losses import Chosen, Report, choose, metrics
-from plait.engines.torch.model import Rope
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import Cost, forward_cost, halves, micro_batches, train_cost
 from plait.engines.torch.train.params import RunParams
@@ -92,10 +92,9 @@ class TorchTrain:
     def forward_backward(
         self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
     ) -> Generator[TrainStep, None, ForwardResult]:
-        """Add the gradient of the summed loss; the gradient is as before if this fails or is closed."""
+        """Add the gradient of the summed loss; nothing is added if this fails or is closed."""
         params = self._run(run_id)
-        weighted = any("weights" in d.inputs for d in data)
-        chosen = choose(loss, config, weighted=weighted)
+        chosen = choose(loss, config)
         checked = check(data, self._arch, chosen.needed)
         reports: list[Report] = []
         before = params.grad.clone()

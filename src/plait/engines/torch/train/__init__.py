@@ -1,1 +1,1 @@
-"""LoRA training: parameters, micro-batches, the forward pass with gradients, losses, AdamW, state."""
+"""LoRA training: parameters, micro-batches, the forward pass, losses, AdamW, state."""

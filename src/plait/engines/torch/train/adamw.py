@@ -1,8 +1,8 @@
 """AdamW: one step of one run over its flat buffers.
 
-Decoupled weight decay (Loshchilov and Hutter, 2019), bias correction by the run's own counter, epsilon
-beside the root, as ``torch.optim.AdamW`` does it. All or nothing: a step whose result is not finite
-changes nothing.
+Decoupled weight decay (Loshchilov and Hutter, 2019), bias correction by the run's own counter,
+epsilon beside the root, as ``torch.optim.AdamW`` does it. All or nothing: a step whose result is
+not finite changes nothing.
 """
 
 import math
@@ -27,8 +27,10 @@ def check_adam(adam: AdamParams) -> None:
 
 @torch.no_grad()
 def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
-    """Step, clear the gradient, and report norms. EngineError (and no change) if anything that would
-    be stored is not finite."""
+    """Step, clear the gradient, and report norms.
+
+    EngineError (and no change) if the gradient or anything that would be stored is not finite.
+    """
     check_adam(adam)
     norm = float(torch.linalg.vector_norm(params.grad))
     if not math.isfinite(norm):

@@ -1,7 +1,7 @@
 """Batch: training data checked and turned into tensors.
 
-``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch. Tokens
-after a sequence's last scored position influence nothing that is asked for and are left out.
+``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch.
+Tokens after a sequence's last scored position influence nothing that is asked for and are left out.
 
 Shapes: N packed tokens, M scored positions among them, B sequences, T the longest of them.
 """
@@ -49,11 +49,19 @@ class Packed:
     inputs_M: dict[str, torch.Tensor]
 
 
+INPUTS = ("weights", "advantages", "logprobs", "ref_logprobs")
+"""Loss inputs that exist; others are refused, for nothing would read them."""
+
+
 def check(data: Sequence[Datum], arch: Arch, needed: Sequence[str]) -> list[Checked]:
-    """Check every datum; RequestError names the first that is wrong and what would be right."""
+    """Check every datum; RequestError names the first that is wrong and what would be right.
+
+    Every datum must bring the inputs ``needed``, and all of them the same.
+    """
     if not data:
         raise RequestError("the batch is empty: give at least one datum")
-    checked = [_check(i, datum, arch, needed) for i, datum in enumerate(data)]
+    expected = {**dict.fromkeys(needed), **data[0].inputs}
+    checked = [_check(i, datum, arch, tuple(expected)) for i, datum in enumerate(data)]
     if not any(len(c.scored) for c in checked):
         raise RequestError("no position is scored: set the mask of at least one position")
     return checked
@@ -86,7 +94,7 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
     )
 
 
-def _check(i: int, datum: Datum, arch: Arch, needed: Sequence[str]) -> Checked:
+def _check(i: int, datum: Datum, arch: Arch, expected: Sequence[str]) -> Checked:
     tokens = _ids(i, "input_tokens", datum.input_tokens, arch.vocab_size)
     targets = _ids(i, "target_tokens", datum.target_tokens, arch.vocab_size)
     mask = np.asarray(datum.mask, dtype=bool)
@@ -99,8 +107,15 @@ def _check(i: int, datum: Datum, arch: Arch, needed: Sequence[str]) -> Checked:
         if length != n:
             raise RequestError(f"datum {i}: {length} {name} for {n} input_tokens; give one each")
     scored = np.flatnonzero(mask)
+    for name in datum.inputs:
+        if name not in INPUTS:
+            raise RequestError(f"datum {i} has an input {name!r}; known: {', '.join(INPUTS)}")
+        if name not in expected:
+            raise RequestError(
+                f"datum {i} has the input {name!r}, datum 0 has not: give all or none"
+            )
     inputs = {}
-    for name in needed:
+    for name in expected:
         if name not in datum.inputs:
             raise RequestError(
                 f"datum {i} lacks the input {name!r}; it has {sorted(datum.inputs) or 'none'}"

@@ -2,11 +2,11 @@
 
 Names, inputs, options and formulas are those of the Tinker API, with one addition: a KL penalty
 to a reference (``kl_coef``, estimator k3 of Schulman, "Approximating KL divergence"). ``weights``
-multiply every token of every loss; normalisation (by tokens, by sequences) is the algorithm's and is put
-into them.
+multiply every token of every loss; normalisation (by tokens, by sequences) is the algorithm's and
+is put into them.
 
-Shapes: M scored tokens. Log-probs are of the policy being trained (``logp``), of the policy that drew
-the tokens (``logprobs``) and of the reference (``ref_logprobs``).
+Shapes: M scored tokens. Log-probs are of the policy being trained (``logp``), of the policy that
+drew the tokens (``logprobs``) and of the reference (``ref_logprobs``).
 """
 
 import math
@@ -99,7 +99,8 @@ class Chosen:
         maxima: dict[str, float] = {}
         now_M = logp_M.detach()
         if (ref_M := inputs_M.get("ref_logprobs")) is not None:
-            terms_M = terms_M + self.options["kl_coef"] * _k3(ref_M - logp_M)
+            if coefficient := self.options.get("kl_coef"):
+                terms_M = terms_M + coefficient * _k3(ref_M - logp_M)
             means_M["kl_ref"] = _k3(ref_M - now_M)
         if (sampled_M := inputs_M.get("logprobs")) is not None:
             means_M["kl_sampler"] = _k3(now_M - sampled_M)
@@ -116,7 +117,7 @@ class Chosen:
         return total, report
 
 
-def choose(name: str, config: Mapping[str, float], *, weighted: bool) -> Chosen:
+def choose(name: str, config: Mapping[str, float]) -> Chosen:
     """Check a loss's name and options; RequestError names the known ones."""
     if name not in LOSSES:
         raise RequestError(f"unknown loss {name!r}; known: {', '.join(LOSSES)}")
@@ -128,12 +129,10 @@ def choose(name: str, config: Mapping[str, float], *, weighted: bool) -> Chosen:
         if not math.isfinite(value):
             raise RequestError(f"loss option {key} is {value}: give a finite number")
     options = {**loss.options, **config}
-    needed = loss.inputs + (("weights",) if weighted else ())
-    if options.get("kl_coef"):
-        needed += ("ref_logprobs",)
+    needed = loss.inputs + (("ref_logprobs",) if options.get("kl_coef") else ())
     return Chosen(loss=loss, options=options, needed=needed)
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """``exp(x) - x - 1``: non-negative, unbiased for KL(p ‖ q) where x = log q - log p, tokens from p."""
+    """``exp(x) - x - 1``, x = log q - log p: unbiased for KL(p ‖ q) on p's tokens, never below 0."""
     return torch.expm1(log_ratio) - log_ratio

@@ -1,7 +1,7 @@
 """Model: the forward pass of training, from a micro-batch to the log-probs of its targets.
 
-The same arithmetic as ``engines.torch.model``, in pieces that bring their own backward pass (``ops``,
-``attention``, ``head``). Behind the last attention only scored positions go on.
+The same arithmetic as ``engines.torch.model``, in pieces that bring their own backward pass
+(``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on.
 """
 
 import torch
@@ -17,7 +17,7 @@ from plait.engines.torch.weights import Layer, Weights
 
 
 def logprobs(weights: Weights, rope: Rope, batch: Packed, params: RunParams | None) -> torch.Tensor:
-    """Log-probs ``(M,)`` at the scored positions; of the base model where ``params`` is ``None``."""
+    """Log-probs ``(M,)`` at the scored positions; the base model's where ``params`` is ``None``."""
     a = weights.arch
     fused = {} if params is None else params.fused
     attention = Attention(batch, a, rope.at(batch.positions_N))

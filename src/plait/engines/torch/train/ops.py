@@ -1,9 +1,9 @@
 """Ops: the pieces of a decoder block, each with its own backward pass.
 
-All weights but the adapters are frozen, so that each backward pass is written out once with what that
+All weights but the adapters are frozen, so that each backward pass is written out with what that
 allows: no weight gradients, the gated product made again instead of kept, an adapter's gradients
-added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd. Every Function
-takes ``fused.marker`` so that autograd records it even where its input needs no gradient.
+added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd. Functions
+take ``fused.marker`` so that autograd records them even where their input needs no gradient.
 
 Shapes: N tokens, D hidden, I inputs and O outputs of a fused projection, J inner size of the MLP; K
 adapted layers of rank R in one fused projection.
@@ -113,7 +113,7 @@ class _GatedLinear(torch.autograd.Function):
         return gate_up_N2J, None, dy_ND, None, None, None
 
 
-# The adapters' products keep the long dimension N last (u is R × N, B is R × O): with so few rows the
+# The adapters' products keep the long dimension last (u is R × N, B is R × O): with so few rows the
 # other way round runs at a tenth of the rate.
 
 

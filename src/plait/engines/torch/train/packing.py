@@ -1,9 +1,9 @@
 """Packing: which training sequences go through the model together.
 
-Decides micro-batches from a memory budget and nothing else: no tensors, no clock. Linear layers see a
-micro-batch's tokens packed one after the other, attention sees them right-padded to the longest, so
-sequences of like length are put together. Same lengths in, same micro-batches out, in an order that
-depends on lengths and positions alone.
+Decides micro-batches from a memory budget and nothing else: no tensors, no clock. Linear layers see
+a micro-batch's tokens packed one after the other, attention sees them right-padded to the longest,
+so sequences of like length are put together. Same lengths in, same micro-batches out, in an order
+that depends on lengths and positions alone.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Params: one run's LoRA parameters, gradient and moments, each in one flat fp32 buffer.
 
-The matrices that training uses are views into the buffers, so that zeroing, clipping, an AdamW step,
-a snapshot and a checkpoint are each one operation on one tensor. Nothing is shared between runs.
+The matrices that training uses are views into the buffers, so that zeroing, clipping, an AdamW
+step, a snapshot and a checkpoint are each one operation on one tensor. Runs share nothing.
 ``LoraSpec`` is checked here; arithmetic with the matrices is ``lora``'s, files are ``state``'s.
 
 Shapes: R rank; K layers of a fused projection that carry an adapter; A is ``(K·R, in)``, the A
@@ -69,8 +69,9 @@ def check_spec(spec: LoraSpec) -> None:
         if name not in ALL_LINEAR:
             near = difflib.get_close_matches(name, ALL_LINEAR, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
+            known = ", ".join(ALL_LINEAR)
             raise RequestError(
-                f"LoRA target {name!r} matches no linear layer: {guess}known: {', '.join(ALL_LINEAR)}"
+                f"LoRA target {name!r} matches no linear layer: {guess}known: {known}"
             )
 
 
@@ -104,7 +105,7 @@ def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
 
 
 class RunParams:
-    """Parameters ``flat``, gradient ``grad``, moments ``m`` and ``v`` of one run, all of one length."""
+    """Parameters ``flat``, gradient ``grad``, moments ``m`` and ``v`` of one run, equally long."""
 
     def __init__(self, arch: Arch, spec: LoraSpec, device: torch.device) -> None:
         check_spec(spec)

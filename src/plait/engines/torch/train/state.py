@@ -1,9 +1,9 @@
 """State: a run on disk, so that it continues bit for bit, in this process or another.
 
-Three files: the PEFT pair (any PEFT reader loads it), ``run.json`` (what PEFT's configuration has no
-place for: seed, version) and ``optimizer.safetensors`` (moments in buffer order, step counter). A
-gradient that awaits its step is not part of the state. Making the directory appear at once and under its
-final name is the caller's.
+Three files: the PEFT pair (any PEFT reader loads it), ``run.json`` (what PEFT's configuration has
+no place for: seed, version) and ``optimizer.safetensors`` (moments in buffer order, step counter).
+A gradient that awaits its step is not part of the state. Making the directory appear at once and
+under its final name is the caller's.
 """
 
 import dataclasses
@@ -33,15 +33,16 @@ def save_run(path: str | Path, params: RunParams, *, base_model: str, optimizer:
     write_durably(folder / RUN, json.dumps(run, indent=2).encode())
     if optimizer:
         moments = {"m": params.m.cpu(), "v": params.v.cpu()}
-        note = {"order": ORDER, "steps": str(params.steps)}
-        write_durably(folder / OPTIMIZER, save(moments, metadata=note))
+        # One entry: safetensors writes several in an order that changes from call to call.
+        note = json.dumps({"order": ORDER, "steps": params.steps})
+        write_durably(folder / OPTIMIZER, save(moments, metadata={"plait": note}))
 
 
 def load_run(path: str | Path, arch: Arch, device: torch.device, *, optimizer: bool) -> RunParams:
-    """Make a run from ``save_run``'s files, or from any PEFT LoRA directory if ``optimizer`` is false.
+    """Make a run from ``save_run``'s files, or without ``optimizer`` from any PEFT LoRA directory.
 
-    Without ``optimizer`` the moments and their step counter start from zero. ModelError if a file is
-    missing or does not fit the base model.
+    Without ``optimizer`` the moments and their step counter start from zero. ModelError if a file
+    is missing or does not fit the base model.
     """
     folder = Path(path)
     adapter = read_adapter(folder, n_layers=arch.n_layers)
@@ -64,7 +65,7 @@ def _load_moments(file: Path, params: RunParams) -> None:
         raise ModelError(f"{file} is missing: load this adapter with optimizer=False")
     try:
         with safe_open(str(file), framework="pt") as f:
-            note = f.metadata() or {}
+            note = json.loads((f.metadata() or {}).get("plait", "{}"))
             moments = {"m": f.get_tensor("m"), "v": f.get_tensor("v")}
     except SafetensorError as e:
         raise ModelError(f"{file} cannot be read ({e}): load with optimizer=False") from e
@@ -72,4 +73,4 @@ def _load_moments(file: Path, params: RunParams) -> None:
         raise ModelError(f"{file} does not belong to this adapter: load it with optimizer=False")
     params.m.copy_(moments["m"])
     params.v.copy_(moments["v"])
-    params.steps = int(note["steps"])
+    params.steps = note["steps"]
