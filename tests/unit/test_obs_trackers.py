@@ -11,7 +11,10 @@ from plait.core.errors import ConfigError
 from plait.obs.trackers import Guarded, Tracker, make_tracker
 
 PACKAGE = """
+from contextvars import ContextVar
+
 calls = []
+current = ContextVar("current", default=None)
 
 class Run:
     def log(self, metrics, step):
@@ -24,7 +27,11 @@ def init(**arguments):
     calls.append(("init", arguments))
     if arguments["project"] == "offline-host":
         raise ConnectionError("no route")
-    return Run()
+    if current.get() is not None:
+        current.get().finish()
+    run = Run()
+    current.set(run)
+    return run
 """
 
 
@@ -62,6 +69,16 @@ def test_metrics_reach_the_tracker(package: str, tmp_path: Path) -> None:
     assert reports == []
     if package == "wandb":
         assert (arguments["mode"], arguments["dir"]) == ("offline", str(tmp_path))
+
+
+def test_the_jobs_of_a_launch_have_runs_side_by_side(package: str, tmp_path: Path) -> None:
+    first, second = make(package, tmp_path, []), make(package, tmp_path, [])
+    first.log(1, {})
+    second.log(1, {})
+    calls = sys.modules[package].calls
+    assert [call[0] for call in calls] == ["init", "log", "init", "log"]
+    if package == "wandb":
+        assert calls[0][1]["reinit"] == "create_new"
 
 
 def test_wandb_goes_online_only_if_told(

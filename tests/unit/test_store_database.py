@@ -4,6 +4,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
             raise ZeroDivisionError
         with store.database.read() as connection:
             assert connection.execute(sa.text("SELECT count(*) FROM tenants")).scalar_one() == 0
+
+
+def test_stores_are_opened_side_by_side(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        stores = list(pool.map(Store.at, [tmp_path / f"{n}.db" for n in range(8)]))
+    for store in stores:
+        assert store.runs.list() == []
+        store.close()
 
 
 def test_newer_store_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ then on. Nothing leaves the machine unless the user says so: wandb is offline by
 
 import os
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,16 +30,21 @@ class Tracker(Protocol):
 
 
 class _Run:
-    """A run of wandb or of trackio, which share this part of their interface."""
+    """A run of wandb or of trackio, which share this part of their interface.
 
-    def __init__(self, module: Any, run: Any) -> None:
-        self._module, self._run = module, run
+    Each lives in a context of its own: trackio keeps its current run in a context variable and ends
+    it when another one starts, but the jobs of a launch run side by side.
+    """
+
+    def __init__(self, module: Any, arguments: Mapping[str, Any]) -> None:
+        self._context = Context()
+        self._run = self._context.run(lambda: module.init(**arguments))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
+        self._context.run(lambda: self._run.log(dict(metrics), step=step))
 
     def finish(self) -> None:
-        self._run.finish()
+        self._context.run(self._run.finish)
 
 
 class Guarded:
@@ -88,8 +94,13 @@ def make_tracker(
         ) from error
     arguments: dict[str, Any] = {"project": project, "name": run_name, "config": dict(config)}
     if name == "wandb":
-        arguments |= {"dir": str(directory), "mode": os.environ.get("WANDB_MODE", "offline")}
-    return Guarded(name, _Lazy(lambda: _Run(module, module.init(**arguments))), report)
+        arguments |= {
+            "dir": str(directory),
+            "mode": os.environ.get("WANDB_MODE", "offline"),
+            "reinit": "create_new",  # a launch has several jobs, each with a run of its own
+            "settings": {"silent": True, "console": "off"},  # the terminal is the live view's
+        }
+    return Guarded(name, _Lazy(lambda: _Run(module, arguments)), report)
 
 
 class _Lazy:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,6 +31,9 @@ BUSY_TIMEOUT_S = 10.0
 """How long a writer queues for SQLite's lock: far above a commit, far below a hang."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+_MIGRATION = Lock()
+"""Alembic keeps its context in module globals: one migration at a time in a process."""
 
 
 class Database:
@@ -72,7 +76,7 @@ class Database:
     def _migrate(self) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.write() as connection:
+        with _MIGRATION, self.write() as connection:
             config.attributes["connection"] = connection
             try:
                 command.upgrade(config, "head")
