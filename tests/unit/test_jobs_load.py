@@ -138,6 +138,11 @@ def test_every_mistake_is_one_line_with_its_place(
     assert "\n" not in message
 
 
+def test_a_misspelt_key_is_named_before_what_follows_from_it(load) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key `step` .*`steps`\? \(and 1 more\)"):
+        load("groups: 0\nenvironment: {name: e}\nstep: 3\n")
+
+
 def test_a_name_used_in_two_files_is_refused_with_both_places(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(f"name: same\n{ONE}")

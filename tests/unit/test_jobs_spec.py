@@ -97,6 +97,8 @@ def test_environment_keeps_keys_of_its_own() -> None:
         ({"sampling": {"temperature": 0}}, "greater than 0"),
         ({"groups": True}, "valid integer"),
         ({"groups": "4"}, "valid integer"),
+        ({"optimizer": {"learning_rate": True}}, "valid number"),
+        ({"optimizer": {"learning_rate": "1e-4"}}, "valid number"),
         ({"staleness": -1}, "greater than or equal to 0"),
     ],
 )
