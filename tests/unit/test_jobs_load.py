@@ -80,8 +80,8 @@ def test_a_sweep_of_one_job(load) -> None:
 
 def test_paths_are_relative_to_the_file(load, tmp_path: Path) -> None:
     (tmp_path / "my-model").mkdir()
-    (job,) = load("model: my-model\nenvironment: {name: dataset, file: d.jsonl}\nsteps: 1\n")
-    assert job.environment.config["file"] == str(tmp_path / "d.jsonl")
+    (job,) = load(f"model: my-model\n{ONE}")
+    assert job.base_dir == str(tmp_path)  # where the environment looks for its files
     assert job.model == str(tmp_path / "my-model")
 
 

@@ -26,8 +26,6 @@ from plait.jobs.yamlfile import Where, YamlFile, read_yaml
 
 FILE_KEYS = ("model", "defaults", "jobs", "matrix")
 """What may stand at the top of a file that has ``jobs``."""
-PATH_KEYS = ("file",)
-"""Keys of an environment or reward whose value is a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ def _expanded(
 
 
 def _check(file: YamlFile, draft: _Draft) -> JobSpec:
-    data = _resolve_paths(draft.data, file.path.parent)
+    data = _placed(draft.data, file.path.parent.resolve())
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
@@ -175,25 +173,11 @@ def _environment_name(job: Mapping[str, Any]) -> str:
     return str(environment.get("name", "job")) if isinstance(environment, dict) else "job"
 
 
-def _resolve_paths(job: dict[str, Any], base_dir: Path) -> dict[str, Any]:
-    """Paths made absolute, so that the resolved configuration means the same from anywhere."""
-    job = {"base_dir": str(base_dir.resolve())} | job
+def _placed(job: dict[str, Any], base_dir: Path) -> dict[str, Any]:
+    """The job with the directory that its relative paths and modules are relative to, so that the
+    resolved configuration means the same from anywhere."""
+    job = {"base_dir": str(base_dir)} | job
     model = job.get("model")
     if isinstance(model, str) and (model.startswith(".") or (base_dir / model).is_dir()):
         job["model"] = str((base_dir / model).resolve())
-    environment = job.get("environment")
-    if isinstance(environment, dict):
-        job["environment"] = _with_paths(environment, base_dir)
-    rewards = job.get("rewards")
-    if isinstance(rewards, list):
-        job["rewards"] = [_with_paths(r, base_dir) if isinstance(r, dict) else r for r in rewards]
     return job
-
-
-def _with_paths(section: Mapping[str, Any], base_dir: Path) -> dict[str, Any]:
-    return {
-        key: str((base_dir / value).expanduser().resolve())
-        if key in PATH_KEYS and isinstance(value, str)
-        else value
-        for key, value in section.items()
-    }

@@ -66,7 +66,7 @@ class JobSpec(Section):
     controller: Annotated[str, Field(pattern=PYTHON_PATH)] | None = None
     trackers: tuple[Literal["wandb", "trackio"], ...] = ()
     base_dir: str = ""
-    """Directory of the job file, filled in on loading: where ``module:name`` is looked up first."""
+    """Directory of the job file, filled in on loading: modules and paths start there."""
 
     @model_validator(mode="before")
     @classmethod
