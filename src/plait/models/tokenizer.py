@@ -55,12 +55,17 @@ class Tokenizer:
         self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True
     ) -> tuple[int, ...]:
         """Ids of a conversation by the model's chat template; ModelError if it has none."""
+        return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt))
+
+    def render(
+        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Text of a conversation by the model's chat template; ModelError if it has none."""
         if self._template is None:
             raise ModelError(f"{self.model_dir.name} has no chat template: use a plain-text prompt")
-        text = self._template.render(
+        return self._template.render(
             messages=list(messages), add_generation_prompt=add_generation_prompt, **self._specials
         )
-        return self.encode(text)
 
     def prompt(self, text: str, *, system: str | None = None) -> tuple[int, ...]:
         """Ids of a user's message: by the chat template if there is one, else the plain text."""
