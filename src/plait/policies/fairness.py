@@ -113,21 +113,21 @@ def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -
     virtual = dict(state["virtual"])
     runs = {run_id: dict(entry) for run_id, entry in state["runs"].items()}
     since_overdue = state["since_overdue"]
+    losers = [(i, r) for i, r in enumerate(ranked) if r.run.run_id not in granted]
     for place, winner in enumerate(ranked):
         if winner.run.run_id not in granted:
             continue
         runs[winner.run.run_id].update(waits=False, over=0)
         if winner.overdue:
+            # Who waits behind an overdue run was not overtaken, and V is about fair order only.
             since_overdue = 0
-        else:
-            since_overdue += 1
-            level = str(winner.run.priority)
-            virtual[level] = max(virtual.get(level, 0.0), winner.tag)
-        for other_place, other in enumerate(ranked):
-            if other.run.run_id in granted or winner.overdue:
-                continue
-            if other_place < place or other.run.priority < winner.run.priority:
-                runs[other.run.run_id]["over"] += 1
+            continue
+        since_overdue += 1
+        level = str(winner.run.priority)
+        virtual[level] = max(virtual.get(level, 0.0), winner.tag)
+        for loser_place, loser in losers:
+            if loser_place < place or loser.run.priority < winner.run.priority:
+                runs[loser.run.run_id]["over"] += 1
     return {"virtual": virtual, "runs": runs, "since_overdue": since_overdue}
 
 
