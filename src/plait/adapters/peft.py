@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from plait.core.errors import ModelError, StoreError
@@ -69,6 +70,8 @@ def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
         tensors = load_file(str(folder / WEIGHTS))
     except FileNotFoundError as e:
         raise ModelError(f"{folder} is no PEFT adapter: {e.filename} is missing") from e
+    except (SafetensorError, ValueError) as e:
+        raise ModelError(f"the adapter in {folder} cannot be read ({e}): save it again") from e
     if config.get("peft_type") != "LORA":
         raise ModelError(f"{folder} holds a {config.get('peft_type')} adapter; only LORA is known")
     for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save"):

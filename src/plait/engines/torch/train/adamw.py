@@ -45,7 +45,8 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     v = (params.v * adam.beta2).addcmul_(grad, grad, value=1 - adam.beta2)
     denominator = v.sqrt().div_(math.sqrt(1 - adam.beta2**step)).add_(adam.eps)
     flat = params.flat * (1 - adam.learning_rate * adam.weight_decay)
-    flat.addcdiv_(m, denominator, value=-adam.learning_rate / (1 - adam.beta1**step))
+    # Not addcdiv_: its factor must fit fp32, and an absurd rate must end in the check below.
+    flat.sub_(m.div(denominator).mul_(adam.learning_rate / (1 - adam.beta1**step)))
     if not bool(torch.isfinite(flat).all() and torch.isfinite(v).all()):
         raise EngineError(
             f"the step at learning rate {adam.learning_rate} gives weights that are not finite: "

@@ -134,5 +134,5 @@ def choose(name: str, config: Mapping[str, float]) -> Chosen:
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """``exp(x) - x - 1``, x = log q - log p: unbiased for KL(p ‖ q) on p's tokens, never below 0."""
+    """``exp(x) - x - 1``, x = log q - log p: unbiased for KL(p ‖ q) on p's tokens, never < 0."""
     return torch.expm1(log_ratio) - log_ratio

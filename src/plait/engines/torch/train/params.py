@@ -2,7 +2,7 @@
 
 The matrices that training uses are views into the buffers, so that zeroing, clipping, an AdamW
 step, a snapshot and a checkpoint are each one operation on one tensor. Runs share nothing.
-``LoraSpec`` is checked here; arithmetic with the matrices is ``lora``'s, files are ``state``'s.
+``LoraSpec`` is checked here; arithmetic with the matrices is ``ops``', files are ``state``'s.
 
 Shapes: R rank; K layers of a fused projection that carry an adapter; A is ``(K·R, in)``, the A
 matrices of one fused projection one under the other; B is ``(out, R)`` per layer and lies
