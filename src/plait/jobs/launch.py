@@ -203,7 +203,6 @@ class Launch:
             outside=self._outside(spec.name),
             now=self.session.head.now,
         )
-        await scorer.check()
         context = JobContext(
             spec=spec,
             client=client,
@@ -215,7 +214,11 @@ class Launch:
             max_context=self.session.shape.max_context,
             block_size=self.session.head.settings.block_size,
         )
-        stage, reason = await controller(context).run()
+        try:
+            await scorer.check()
+            stage, reason = await controller(context).run()
+        finally:
+            await scorer.aclose()
         await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
         return Outcome(stage=stage, reason=reason)
 

@@ -36,6 +36,7 @@ class Scorer:
         self._spec, self._tokenizer = spec, tokenizer
         self._pool, self._outside, self._now = pool, outside, now
         self._path = (spec.base_dir,) if spec.base_dir else ()
+        self._judges: list[Judge] = []
         self._parts = [(r.weight, self._call(r)) for r in spec.rewards]
 
     async def check(self) -> None:
@@ -44,6 +45,11 @@ class Scorer:
             name = reward.function or reward.name or ""
             if name != JUDGE:
                 await self._pool.check(name, sys_path=self._path)
+
+    async def aclose(self) -> None:
+        """Close the judges' connections."""
+        for judge in self._judges:
+            await judge.aclose()
 
     async def score(
         self, groups: Sequence[Sequence[Episode]], envs: Sequence[Sequence[Environment]]
@@ -81,7 +87,8 @@ class Scorer:
 
     def _call(self, reward: RewardSection) -> Call:
         if reward.name == JUDGE:
-            judge = Judge(**reward.config, deadline_s=reward.deadline_s)
+            judge = Judge(deadline_s=reward.deadline_s, **reward.config)
+            self._judges.append(judge)
             return judge.score
         name = reward.function or reward.name or ""
 

@@ -152,12 +152,12 @@ class OptimizerSection(Section):
 
 class EvaluationSection(Section):
     """Held-out evaluation before the first step, after the last, and every ``every`` steps between
-    (0: not between). ``temperature: 0`` is greedy."""
+    (0: not between). ``temperature`` 1 measures the policy that is trained, 0 its best guess."""
 
     every: Annotated[Int, Field(ge=0)] = 0
     items: Count = 32
     samples: Count = 1
-    temperature: NotNegative = 0.0
+    temperature: NotNegative = 1.0
 
 
 class CheckpointSection(Section):
