@@ -10,15 +10,13 @@ waits. Text is plain and every turn ends at ``;``, so any tokenizer will do. Pro
 """
 
 import asyncio
-import difflib
 import functools
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from plait.core.errors import ConfigError
 from plait.envs.protocol import Environment, TaskSource, Turn
 from plait.envs.tiny_problems import (
     STOP,
@@ -29,14 +27,13 @@ from plait.envs.tiny_problems import (
     sum_problem,
 )
 from plait.models.tokenizer import Tokenizer
+from plait.sections import read_section
 
 RETRY_KEEPS = 0.25
 """Share of the reward that each retry of ``tiny-sort`` keeps: being right at once must pay."""
 
 RETRY = "no="
 UNKNOWN = "none="
-
-_C = TypeVar("_C", bound=BaseModel)
 
 
 class SumConfig(BaseModel):
@@ -162,14 +159,14 @@ class TinySource:
 
 def sum_factory(config: Mapping[str, Any], tokenizer: Tokenizer, seed: int) -> TaskSource:
     """``tiny-sum``."""
-    section = _parse("tiny-sum", SumConfig, config)
+    section = read_section(SumConfig, config, "environment tiny-sum")
     env = functools.partial(SumEnv, tokenizer=tokenizer, config=section)
     return TinySource("tiny-sum", env, sum_problem, seed=seed, max_turns=1)
 
 
 def sort_factory(config: Mapping[str, Any], tokenizer: Tokenizer, seed: int) -> TaskSource:
     """``tiny-sort``."""
-    section = _parse("tiny-sort", SortConfig, config)
+    section = read_section(SortConfig, config, "environment tiny-sort")
     env = functools.partial(SortEnv, tokenizer=tokenizer, config=section)
     problem = functools.partial(sort_problem, length=section.length)
     return TinySource("tiny-sort", env, problem, seed=seed, max_turns=section.max_turns)
@@ -177,25 +174,9 @@ def sort_factory(config: Mapping[str, Any], tokenizer: Tokenizer, seed: int) -> 
 
 def lookup_factory(config: Mapping[str, Any], tokenizer: Tokenizer, seed: int) -> TaskSource:
     """``tiny-lookup``."""
-    section = _parse("tiny-lookup", LookupConfig, config)
+    section = read_section(LookupConfig, config, "environment tiny-lookup")
     env = functools.partial(LookupEnv, tokenizer=tokenizer, config=section)
     # Every query may be answered, then comes the answer.
     return TinySource(
         "tiny-lookup", env, lookup_problem, seed=seed, max_turns=section.tool_calls + 1
     )
-
-
-def _parse(name: str, model: type[_C], config: Mapping[str, Any]) -> _C:
-    try:
-        return model.model_validate(dict(config))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, model.model_fields, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            keys = ", ".join(model.model_fields)
-            raise ConfigError(
-                f"environment {name} has no key {key!r}: {guess}it takes {keys}"
-            ) from error
-        raise ConfigError(f"environment {name}: {key}: {first['msg']}") from error
