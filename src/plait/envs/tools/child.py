@@ -13,7 +13,6 @@ import json
 import os
 import queue
 import select
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -92,4 +91,4 @@ def _read(lines: "queue.SimpleQueue[bytes]", parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -91,7 +91,7 @@ class Spawned:
 async def spawn(
     target: str, config: Mapping[str, Any], *, n_threads: int, start_s: float
 ) -> Spawned:
-    """Start the tool and wait until it is ready; ChildDied with the reason if it does not come up."""
+    """Start the tool and wait until it is ready; ChildDied with the reason if it fails."""
     env = {
         **os.environ,
         **dict.fromkeys(THREAD_VARIABLES, str(n_threads)),
