@@ -16,7 +16,8 @@ def main() -> int:
     if unknown:
         print(f"unknown figure {unknown[0]}: known are {', '.join(FIGURES)}", file=sys.stderr)
         return 2
-    return 0 if all([run_figure(FIGURES[n]) for n in names]) else 1
+    met = [run_figure(FIGURES[n]) for n in names]
+    return 0 if all(met) else 1
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-import numpy as np
 
 
 @pytest.fixture(scope="session")

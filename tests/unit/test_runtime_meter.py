@@ -16,7 +16,7 @@ def slice_(t0: float, t1: float, runs: dict[RunId, int], threads: int = 1) -> Sp
         tokens=sum(runs.values()),
         steps=1,
         tokens_by_run=runs,
-        kv_block_s_by_run={r: 2.0 * (t1 - t0) for r in runs},
+        kv_block_s_by_run=dict.fromkeys(runs, 2.0 * (t1 - t0)),
     )
 
 

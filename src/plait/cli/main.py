@@ -87,9 +87,7 @@ def plan(
     from plait.cli.plan import plan_command
 
     _exit(
-        lambda: plan_command(
-            files, cores=cores, kv_blocks=kv_blocks, as_json=format is Format.JSON
-        )
+        lambda: plan_command(files, cores=cores, kv_blocks=kv_blocks, as_json=format is Format.JSON)
     )
 
 

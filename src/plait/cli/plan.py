@@ -37,7 +37,9 @@ def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: 
 
 
 def _print(plan: Plan) -> None:
-    table = Table("job", "steps", "prompt", "cache blocks", "adapter", "s/step alone", "total alone")
+    table = Table(
+        "job", "steps", "prompt", "cache blocks", "adapter", "s/step alone", "total alone"
+    )
     for job in plan.jobs:
         table.add_row(
             job.name,

@@ -72,7 +72,12 @@ def resumable(directory: Path) -> tuple[JobSpec, ...]:
 
 
 async def drive(
-    specs: Sequence[JobSpec], directory: Path, *, policy: str, settings: Settings, quiet: bool = False
+    specs: Sequence[JobSpec],
+    directory: Path,
+    *,
+    policy: str,
+    settings: Settings,
+    quiet: bool = False,
 ) -> dict[str, Outcome]:
     """Run the jobs to their end; everything wrong with them is found before a worker starts.
 

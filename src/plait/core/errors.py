@@ -27,7 +27,7 @@ class ModelError(PlaitError):
 
 
 class RequestError(PlaitError):
-    """An operation's arguments are wrong (ids out of range, lengths that differ, an unknown loss)."""
+    """An operation's arguments are wrong (ids out of range, unequal lengths, unknown loss)."""
 
     code = "request"
     http_status = 400
@@ -55,7 +55,7 @@ class RewardError(PlaitError):
 
 
 class EngineError(PlaitError):
-    """An engine could not carry out an operation that was valid (non-finite loss, out of memory)."""
+    """An engine could not carry out a valid operation (non-finite loss, out of memory)."""
 
     code = "engine"
     http_status = 500
@@ -76,7 +76,7 @@ class StoreError(PlaitError):
 
 
 class RunEnded(PlaitError):
-    """The run was cancelled, has failed or is finished; its operations are refused with the reason."""
+    """The run is cancelled, failed or finished; its operations are refused with the reason."""
 
     code = "run_ended"
     http_status = 409

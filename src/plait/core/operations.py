@@ -83,9 +83,9 @@ class SampleResult:
 class Datum:
     """One training sequence of N positions: ``input_tokens[i]`` predicts ``target_tokens[i]``.
 
-    ``mask[i]`` says whether position i is scored; ``inputs`` holds per-position loss inputs, each of
-    length N (``weights``, ``advantages``, ``logprobs``, ``ref_logprobs``), read only where the mask
-    is true.
+    ``mask[i]`` says whether position i is scored; ``inputs`` holds per-position loss inputs, each
+    of length N (``weights``, ``advantages``, ``logprobs``, ``ref_logprobs``), read only where the
+    mask is true.
     """
 
     input_tokens: Sequence[int]

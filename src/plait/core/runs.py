@@ -1,6 +1,7 @@
 """Runs: one policy being trained, its adapter and where it stands.
 
-A run is what outlives processes: ``(run_id, version)`` names a policy for ever. Versions are monotone.
+A run is what outlives processes: ``(run_id, version)`` names a policy for ever.
+Versions are monotone.
 """
 
 from dataclasses import dataclass, field

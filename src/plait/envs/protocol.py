@@ -71,5 +71,6 @@ class TaskFactory(Protocol):
     """How ``envs.registry`` makes a source: ``config`` is the job file's ``environment`` section
     without ``name``; unknown keys are refused with ``ConfigError``."""
 
-    def __call__(self, config: Mapping[str, Any], tokenizer: Tokenizer, seed: int) -> TaskSource:
-        ...
+    def __call__(
+        self, config: Mapping[str, Any], tokenizer: Tokenizer, seed: int
+    ) -> TaskSource: ...

@@ -57,9 +57,9 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
         [context.source.make(batch.first + p, batch.split) for _ in range(batch.n_samples)]
         for p in range(batch.n_groups)
     ]
-    groups = []
+    groups: list[list[Episode]] = []
     for p, members in enumerate(envs):
-        group = []
+        group: list[Episode] = []
         for g, env in enumerate(members):
             prompt = group[0].prompt if g and context.source.same_prompt else await env.start()
             if g and context.source.same_prompt:

@@ -27,7 +27,7 @@ NO_SIGNAL_STEPS = 20
 the machine."""
 
 UNSCORED_STEPS = 3
-"""Steps in a row in which every sample failed: one may be a tool's bad minute, three are a fault."""
+"""Steps in a row in which every sample failed: one may be a bad minute, three are a fault."""
 
 
 class RLController:
@@ -137,8 +137,8 @@ class RLController:
         if self._fruitless >= NO_SIGNAL_STEPS:
             raise EngineError(
                 f"no group had any signal in the first {self._fruitless} steps (every sample of a "
-                f"group earned the same, {mean or 0:g} on average): use an easier task, more samples "
-                "or a higher temperature"
+                f"group earned the same, {mean or 0:g} on average): use an easier task, more "
+                "samples or a higher temperature"
             )
 
     def _record(
@@ -180,7 +180,7 @@ class RLController:
         return {"step": step, "recent": list(self._recent), "fruitless": fruitless}
 
     def _after_fruitless(self) -> int:
-        """Counts only until the first update: a policy that has learned all has no signal either."""
+        """Counts until the first update: a policy that has learned all has no signal either."""
         return self._fruitless + 1 if self._context.client.version == 0 else 0
 
     def _finished(self) -> bool:

@@ -1,7 +1,7 @@
 """Launch: several jobs on one machine, from start to end. What ``plait.open`` returns.
 
-Owns the session (workers, store), the recorder, one reward pool and one task per job. Jobs join, are
-paused and are cancelled while others run; one job's failure ends that job with its reason and
+Owns the session (workers, store), the recorder, one reward pool and one task per job. Jobs join,
+are paused and are cancelled while others run; one job's failure ends that job with its reason and
 nothing else. Leaving the block stops everything; what is committed can be resumed.
 """
 
@@ -21,11 +21,11 @@ from typing import Any, Self
 
 import psutil
 
+from plait.adapters.export import export_adapter
 from plait.core.errors import ConfigError, PlaitError, RunEnded
 from plait.core.ids import RunId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
-from plait.adapters.export import export_adapter
 from plait.envs.protocol import TaskSource
 from plait.envs.registry import make_source
 from plait.jobs.context import Controller, JobContext
@@ -166,7 +166,7 @@ class Launch:
     async def _drive(
         self, spec: JobSpec, source: TaskSource, controller: Callable[[JobContext], Controller]
     ) -> Outcome:
-        """One job from its run's creation to its end: its failure is an outcome, not an exception."""
+        """One job from its run's creation to its end; a failure is an outcome, no exception."""
         layout = self.recorder.layout.job(spec.name)
         try:
             layout.root.mkdir(parents=True, exist_ok=True)
@@ -284,7 +284,9 @@ def load_controller(spec: JobSpec) -> Callable[[JobContext], Controller]:
         try:
             found: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"controller {spec.controller} of job {spec.name}: {error}") from error
+            raise ConfigError(
+                f"controller {spec.controller} of job {spec.name}: {error}"
+            ) from error
     return found  # type: ignore[no-any-return]
 
 

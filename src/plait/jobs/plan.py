@@ -83,8 +83,7 @@ async def make_plan(
     sequential = sum(j.step_s * j.steps for j in jobs)
     batch = sum(j.samples for j in jobs)
     work = sum(
-        j.steps * (j.tokens / rates.decode_at(batch) + j.trained_tokens / rates.train)
-        for j in jobs
+        j.steps * (j.tokens / rates.decode_at(batch) + j.trained_tokens / rates.train) for j in jobs
     )
     longest = max(j.step_s * j.steps for j in jobs)
     shared = max(work, longest) / ATTAINED if len(jobs) > 1 else sequential

@@ -1,7 +1,7 @@
 """Score: rewards of a batch: the environment's own, plus the job's reward functions and judges.
 
-Within a sample the parts add up by weight; a part that does not apply (``None``) is left out, a part
-that failed makes the sample an error. An error is never a reward of 0.
+Within a sample the parts add up by weight; a part that does not apply (``None``) is left out, a
+part that failed makes the sample an error. An error is never a reward of 0.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from typing import Any
 
 from plait.envs.protocol import Environment
 from plait.jobs.episode import Episode
-from plait.jobs.spec import JobSpec, RewardSection
+from plait.jobs.sections import RewardSection
+from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
 from plait.rewards.judge import Judge
 from plait.rewards.names import JUDGE
@@ -62,9 +63,7 @@ class Scorer:
         )
 
     async def _group(self, group: Sequence[Episode], envs: Sequence[Environment]) -> None:
-        scored = [
-            (e, env.columns()) for e, env in zip(group, envs, strict=True) if e.error is None
-        ]
+        scored = [(e, env.columns()) for e, env in zip(group, envs, strict=True) if e.error is None]
         if not scored:
             return
         prompts = [self._tokenizer.decode(e.prompt) for e, _ in scored]

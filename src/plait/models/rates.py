@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plait.core.errors import EngineError
-from plait.models.cache import cache_dir
+from plait.models.cache import cache_root
 
 TIMEOUT_S = 600.0
 """The first use of a model converts and fuses its weights."""
@@ -33,9 +33,15 @@ class Rates:
 
 def measured_rates(model_dir: Path, cores: int) -> Rates:
     """Rates of a model, measured once per machine and number of cores."""
-    file = cache_dir() / "rates" / f"{model_dir.name}-{cores}.json"
+    file = cache_root() / "rates" / f"{model_dir.name}-{cores}.json"
     if not file.is_file():
-        command = [sys.executable, "-m", "plait.engines.torch.calibrate", str(model_dir), str(cores)]
+        command = [
+            sys.executable,
+            "-m",
+            "plait.engines.torch.calibrate",
+            str(model_dir),
+            str(cores),
+        ]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True

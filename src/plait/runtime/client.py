@@ -1,8 +1,8 @@
 """Client: the seven operations of one run, durable before acknowledged.
 
-The one path to the engines: job controllers, the Python API and every other door use it. A mutation
-is accepted by the store under ``(run_id, seq)`` before it is queued; a new version is on disk before
-its row is committed and committed before anyone can sample it.
+The one path to the engines: job controllers, the Python API and every other door use it. A
+mutation is accepted by the store under ``(run_id, seq)`` before it is queued; a new version is on
+disk before its row is committed and committed before anyone can sample it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -159,7 +159,7 @@ class RunClient:
             op_id=self._op_id(),
             run_id=self.facts.spec.run_id,
             seq=self._seq(),
-            path=str(Path(path).resolve()),
+            path=_absolute(path),
             optimizer=optimizer,
         )
         result = await self._mutate(op)
@@ -172,7 +172,7 @@ class RunClient:
             op_id=self._op_id(),
             run_id=self.facts.spec.run_id,
             seq=self._seq(),
-            path=str(Path(path).resolve()),
+            path=_absolute(path),
             optimizer=optimizer,
         )
         return await self._commit(op, self.version + 1)
@@ -300,3 +300,8 @@ class RunClient:
         seq = self.facts.next_seq
         self.facts.next_seq += 1
         return seq
+
+
+def _absolute(path: str | Path) -> str:
+    """What a worker, which may run elsewhere, must be told."""
+    return str(Path(path).resolve())

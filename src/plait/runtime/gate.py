@@ -1,7 +1,7 @@
 """Gate: lets runs into their rollout as the admission policy decides.
 
-Effects only: it keeps who waits, asks the policy whenever something changed, and wakes the admitted.
-The policy sees an ``AdmissionView`` and nothing else.
+Effects only: it keeps who waits, asks the policy whenever something changed, and wakes the
+admitted. The policy sees an ``AdmissionView`` and nothing else.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from plait.policies.protocol import Admission, State
 from plait.profiles import kv
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.journal import Journal
+
 
 class Gate:
     """Admission of rollouts, applied."""

@@ -86,7 +86,9 @@ class WorkerHandle:
         """How it ended, with the last line of its log."""
         code = self._process.exit_code()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        tail = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        tail = (
+            self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        )
         return f"worker {self.worker_id} ended ({how}): {tail[-1] if tail else 'nothing logged'}"
 
     def _read(self) -> None:

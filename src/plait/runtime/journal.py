@@ -1,7 +1,7 @@
 """Journal: what the head does, written by the launch's recorder.
 
-Turns a worker's spans into rows with their FLOPs: 2 per matrix weight and token forward, and as much
-again for the backward pass of a frozen model under LoRA.
+Turns a worker's spans into rows with their FLOPs: 2 per matrix weight and token forward, and as
+much again for the backward pass of a frozen model under LoRA.
 """
 
 from collections.abc import Callable

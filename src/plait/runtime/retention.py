@@ -1,7 +1,7 @@
 """Retention: which committed versions of a run stay on disk.
 
-The newest ones that may still be sampled or resumed from, and every ``every``-th as a checkpoint, of
-which the last ``keep_last`` stay. A pinned checkpoint is never removed.
+The newest ones that may still be sampled or resumed from, and every ``every``-th as a checkpoint,
+of which the last ``keep_last`` stay. A pinned checkpoint is never removed.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ class Retention:
         self._recent = max_staleness + 2
 
     def apply(self, version: int, *, now: float) -> None:
-        """After ``version`` was committed: record a checkpoint if it is one, drop what is surplus."""
+        """After a commit: record the version if it is a checkpoint, drop what is surplus."""
         repository = self._store.checkpoints
         if version > 0 and version % self._every == 0:
             repository.put(

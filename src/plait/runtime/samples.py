@@ -45,9 +45,7 @@ class Samples:
                 path = facts.version_path(version)
                 op_id = OpId(f"reload/{facts.spec.run_id}/{version}")
                 worker.send(
-                    m.LoadAdapter(
-                        op_id=op_id, run_id=facts.spec.run_id, version=version, path=path
-                    )
+                    m.LoadAdapter(op_id=op_id, run_id=facts.spec.run_id, version=version, path=path)
                 )
             if facts.paused:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))

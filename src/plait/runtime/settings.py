@@ -1,4 +1,4 @@
-"""Settings of one launch: the machine's share that plait may use, resolved once and written down."""
+"""Settings of one launch: the share of the machine it may use, resolved once and written down."""
 
 import os
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ BLOCK_SIZE = 16
 """Tokens per cache block."""
 
 KV_SHARE = 0.25
-"""Share of free memory that the cache may take by default: the rest is activations and the user's."""
+"""Share of free memory that the cache may take: the rest is activations and the user's."""
 
 KV_MAX_BYTES = 2 << 30
 """More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
 
 TRAIN_BYTES = 1_500_000_000
-"""Activations of one micro-batch: large enough for full-speed products, small enough for a laptop."""
+"""Activations of one micro-batch: enough for full-speed products, not too much for a laptop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

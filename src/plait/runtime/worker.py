@@ -191,9 +191,7 @@ class Worker:
             yield from self._operation(op, None)
         return (yield from self._operation(task.op, task.save_to))
 
-    def _operation(
-        self, op: TrainOp, save_to: str | None
-    ) -> Generator[TrainStep, None, Result]:
+    def _operation(self, op: TrainOp, save_to: str | None) -> Generator[TrainStep, None, Result]:
         train = self._engines.train
         if train is None:
             raise EngineError(f"worker {self._config.worker_id} does not train")

@@ -60,9 +60,7 @@ class Rope:
         return self._cos[positions_N].unsqueeze(1), self._sin[positions_N].unsqueeze(1)
 
 
-def rotate(
-    x_NHE: torch.Tensor, cos_N1E: torch.Tensor, sin_N1E: torch.Tensor
-) -> torch.Tensor:
+def rotate(x_NHE: torch.Tensor, cos_N1E: torch.Tensor, sin_N1E: torch.Tensor) -> torch.Tensor:
     half = x_NHE.shape[-1] // 2
     return x_NHE * cos_N1E + x_NHE.roll(half, -1) * sin_N1E
 

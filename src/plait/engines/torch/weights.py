@@ -79,9 +79,7 @@ def load_weights(
     layers = []
     for i in range(arch.n_layers):
         prefix = f"{i}."
-        layers.append(
-            Layer(**{k[len(prefix) :]: v for k, v in t.items() if k.startswith(prefix)})
-        )
+        layers.append(Layer(**{k[len(prefix) :]: v for k, v in t.items() if k.startswith(prefix)}))
     embed = t["embed"]
     return Weights(
         arch=arch, embed=embed, head=t.get("head", embed), norm=t["norm"], layers=tuple(layers)
