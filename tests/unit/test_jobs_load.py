@@ -174,6 +174,15 @@ def test_the_resolved_configuration_shows_every_default(load) -> None:
         assert key in text
 
 
+@pytest.mark.parametrize(
+    "odd", ["\x85", "\u2028", "\u2029", "\ufeff", "\r", "\r\n", "\t", " ", "é"]
+)
+def test_odd_characters_survive_the_round_trip(load, odd: str) -> None:
+    environment = {"name": "e", "system": f"a{odd}b"}
+    job = JobSpec.model_validate({"name": "a", "environment": environment, "steps": 1})
+    assert load(dump_resolved(job))[0].environment == job.environment
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(
     rate=st.floats(min_value=1e-300, max_value=1e300),

@@ -27,6 +27,9 @@ from plait.jobs.yamlfile import Where, YamlFile, read_yaml
 FILE_KEYS = ("model", "defaults", "jobs", "matrix")
 """What may stand at the top of a file that has ``jobs``."""
 
+FOLDED = "\x85\u2028\u2029\ufeff"
+"""Characters that PyYAML writes as they are and reads back as a line break, or not at all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
@@ -61,7 +64,10 @@ def load_jobs(paths: Sequence[str | Path]) -> tuple[JobSpec, ...]:
 def dump_resolved(job: JobSpec) -> str:
     """YAML of one job with every default written out; loading it gives an equal ``JobSpec``."""
     data = job.model_dump(mode="json", exclude_none=True)
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    if any(c in text for c in FOLDED):
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=100)
+    return text
 
 
 def _drafts(file: YamlFile) -> Iterator[_Draft]:
