@@ -1,8 +1,8 @@
 """plait: run many RL post-training jobs on the accelerators you already have.
 
 ``async with plait.open("runs/mine", model="tiny") as p:`` starts the workers;
-``p.create_run(name)`` gives a run with the seven operations (sample, forward, forward_backward, optim_step, publish,
-save, load), ``p.add_job(spec)`` a job that drives itself.
+``p.create_run(name)`` gives a run with the seven operations (sample, forward, forward_backward,
+optim_step, publish, save, load), ``p.add_job(spec)`` a job that drives itself.
 """
 
 from pathlib import Path
