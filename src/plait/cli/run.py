@@ -19,6 +19,7 @@ from plait.models.registry import resolve
 from plait.models.tokenizer import Tokenizer
 from plait.obs.layout import LaunchLayout
 from plait.obs.trace import write_trace
+from plait.policies.protocol import Sharing
 from plait.runtime.settings import Settings
 
 INTERRUPTED = 130
@@ -75,7 +76,7 @@ async def drive(
     specs: Sequence[JobSpec],
     directory: Path,
     *,
-    policy: str,
+    policy: str | Sharing,
     settings: Settings,
     quiet: bool = False,
 ) -> dict[str, Outcome]:

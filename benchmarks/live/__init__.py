@@ -1,0 +1,1 @@
+"""Figures measured on this machine with the real engine."""

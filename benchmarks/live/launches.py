@@ -1,0 +1,80 @@
+"""Launches: the same jobs under several policies, timed from the first job's entry to the last end.
+
+Starting workers is left out of every time: it is paid once per launch, whatever the policy.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plait.cli.run import drive
+from plait.core.errors import EngineError
+from plait.core.runs import Stage
+from plait.jobs.load import load_jobs
+from plait.jobs.spec import JobSpec
+from plait.obs.launch import Launch, read_launch
+from plait.obs.stats import LaunchStats, launch_stats
+from plait.policies.registry import make
+from plait.runtime.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One launch, read back."""
+
+    launch: Launch
+    stats: LaunchStats
+    wall_s: float
+    work_s: float
+    """Machine time of everything computed: spans by their share of the cores."""
+
+
+def specs_of(text: str) -> tuple[JobSpec, ...]:
+    """Jobs of a YAML text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "jobs.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_jobs([file])
+
+
+def run(
+    specs: Sequence[JobSpec],
+    policy: str,
+    *,
+    kv_blocks: int = 0,
+    cores: int = 0,
+    **options: object,
+) -> Run:
+    """Run the jobs to their end; EngineError if one failed."""
+    directory = Path(tempfile.mkdtemp(prefix="plait-bench-"))
+    settings = Settings(kv_blocks=kv_blocks, cores=cores)
+    sharing = make(policy, **options)
+    outcomes = asyncio.run(drive(specs, directory, policy=sharing, settings=settings, quiet=True))
+    bad = {n: o.reason for n, o in outcomes.items() if o.stage is not Stage.DONE}
+    if bad or len(outcomes) < len(specs):
+        raise EngineError(f"{policy}: {bad or 'interrupted'} (see {directory})")
+    return read(directory)
+
+
+def read(directory: Path) -> Run:
+    """A finished launch."""
+    launch = read_launch(directory)
+    added = [e["t"] for e in launch.events if e["kind"] == "added"]
+    ended = [e["t"] for e in launch.events if e["kind"] == "finished"]
+    cores = launch.info["machine"]["cores"]
+    work = sum((s["t1"] - s["t0"]) * s["threads"] / cores for s in launch.spans)
+    return Run(
+        launch=launch,
+        stats=launch_stats(launch),
+        wall_s=max(ended) - min(added),
+        work_s=work,
+    )
+
+
+def spread(values: Iterable[float]) -> float:
+    """Half the range over the median; 0 for a single value."""
+    ordered = sorted(values)
+    middle = ordered[len(ordered) // 2]
+    return (ordered[-1] - ordered[0]) / 2 / middle if middle else 0.0
