@@ -30,6 +30,9 @@ class Job:
     rollout_s: float = 10.0
     train_s: float = 1.0
     idle_s: float = 0.0
+    """Between an update and the next rollout."""
+    idle_steps: int = 1_000_000
+    """Steps after which it no longer idles."""
     kv_blocks: int = 10
     weight: float = 1.0
     priority: int = 0
@@ -137,7 +140,7 @@ def _finish_due(live: list[_Live], training: _Live | None, now: float) -> _Live 
             training = None
             if run.step >= run.job.n_steps:
                 _enter(run, Stage.DONE, now)
-            elif run.job.idle_s:
+            elif run.job.idle_s and run.step <= run.job.idle_steps:
                 _enter(run, Stage.IDLE, now, now + run.job.idle_s)
             else:
                 _enter(run, Stage.WAIT_ROLLOUT, now)
