@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -251,6 +253,24 @@ async def test_a_closed_pool_leaves_no_process(where: tuple[str]) -> None:
         assert _lives(int(pid))
     assert not _lives(int(pid))
     assert "closed" in str((await ask(pool, where, "pid", ["a"]))[0].error)
+
+
+async def test_graders_end_with_their_parent(where: tuple[str], tmp_path: Path) -> None:
+    """``kill -9`` of plait in the middle of a busy loop leaves no grader behind."""
+    file = tmp_path / "pids"
+    code = (
+        "import asyncio\nfrom plait.rewards.pool import RewardPool\nasync def main():\n"
+        "    async with RewardPool(1) as pool:\n"
+        f"        await pool.score('graders:loops', [0] * 2, ['with child', {str(file)!r}],"
+        f" {{}}, 60, sys_path={where!r})\nasyncio.run(main())"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    await _until(lambda: len(_pids(file)) == 2)
+    parent.kill()
+    await parent.wait()
+    grader, child = _pids(file)
+    os.kill(child, signal.SIGKILL)  # what a grader has started is beyond a dead parent's reach
+    await _until(lambda: not _lives(grader))
 
 
 async def _gone(file: Path) -> None:
