@@ -96,7 +96,8 @@ class Launch:
         except BaseException:
             self.recorder.close()
             raise
-        self.pool = await RewardPool().__aenter__()
+        logs = self.directory / "logs"
+        self.pool = await RewardPool(log=logs / "graders.log").__aenter__()
         self.recorder.launch(self._info())
         return self
 
