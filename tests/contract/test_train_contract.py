@@ -93,6 +93,22 @@ def test_a_step_clears_the_gradient(kit) -> None:
     assert plain.metrics["grad_norm:mean"] == 0.0
 
 
+def test_adam_corrects_its_bias_by_the_runs_own_counter(kit) -> None:
+    """Under a steady gradient every step moves the weights equally far, whoever steps between."""
+    # So small a rate that the gradient stays as it is; so large an eps that A, whose gradient
+    # grows from zero, stays put.
+    adam = replace(ADAM, learning_rate=1e-6, eps=1e-3)
+    engine = made(kit)
+    engine.create(B, LORA_B)
+    moved = []
+    for _ in range(5):
+        drain(engine.forward_backward(A, [datum()], "cross_entropy", {}))
+        moved.append(engine.optim_step(A, adam).metrics["update_norm:mean"])
+        learn(engine, B, b"xyxyxyxy")
+    assert moved == pytest.approx([moved[0]] * 5, rel=0.05)
+    assert moved[0] > 0
+
+
 def test_clipping_bounds_the_gradient(kit) -> None:
     # eps so large that Adam's step is proportional to the gradient.
     adam = replace(ADAM, eps=1e6, learning_rate=1e6)

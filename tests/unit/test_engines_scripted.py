@@ -90,6 +90,24 @@ def test_prompts_are_prefilled_in_chunks_beside_decodes() -> None:
     assert [op_id for op_id, _ in steps[-1].finished] == ["long"]
 
 
+def test_a_preempted_sample_is_computed_again_from_its_start() -> None:
+    def tokens(n_blocks: int) -> tuple[int, int]:
+        engine = rollout(n_blocks=n_blocks, block_size=4)
+        for i in range(3):
+            engine.add(sample(f"x{i}", prompt=b"abc", max_tokens=20))
+        steps = []
+        while engine.has_work():
+            steps.append(engine.step())
+        return sum(s.n_tokens for s in steps), sum(s.n_preempted for s in steps)
+
+    n_ample, n_preempted = tokens(64)
+    assert (n_ample, n_preempted) == (3 * 22, 0)
+    n_tight, n_preempted = tokens(8)
+    assert n_preempted > 0
+    # At least its prompt and a token each time.
+    assert n_tight >= n_ample + 4 * n_preempted
+
+
 def test_a_stop_string_ends_a_sample_and_is_kept() -> None:
     engine = rollout()
     engine.add(sample("free", max_tokens=40, top_k=4))

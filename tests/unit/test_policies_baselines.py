@@ -66,8 +66,9 @@ def test_one_at_a_time_does_not_wait_for_ever_for_an_idle_client() -> None:
 
 
 def test_one_at_a_time_never_starts_beside_a_run_in_mid_step() -> None:
-    plan, _ = admit(OneAtATime(), run("a"), run("b", Stage.TRAIN))
-    assert plan.admit == ()
+    for state in ({}, {"current": "a"}, {"current": "b"}):
+        plan, _ = admit(OneAtATime(), run("a"), run("b", Stage.TRAIN), state=state)
+        assert plan.admit == ()
 
 
 def test_a_round_opens_when_all_are_there() -> None:
