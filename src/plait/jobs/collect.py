@@ -70,9 +70,10 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
     asked = context.now()
     async with context.client.rollout(_worst(context, groups), evaluating=batch.evaluating):
         started = context.now()
+        version = context.client.published
         async with asyncio.TaskGroup() as tasks:
             for p, (members, group) in enumerate(zip(envs, groups, strict=True)):
-                tasks.create_task(_group(context, batch, p, members, group))
+                tasks.create_task(_group(context, batch, version, p, members, group))
         ended = context.now()
     try:
         await context.scorer.score(groups, envs)
@@ -87,17 +88,20 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
 async def _group(
     context: JobContext,
     batch: Batch,
+    version: int,
     p: int,
     envs: list[Environment],
     group: list[Episode],
 ) -> None:
-    """All samples of one prompt."""
+    """All samples of one prompt, every turn drawn from ``version``."""
     spec, client = context.spec, context.client
     turns = spec.turns(context.source.max_turns)
     together: asyncio.Future[tuple[Sampled, ...]] | None = None
     if turns == 1 and len({e.prompt for e in group}) == 1:
         params = _params(context, batch, envs[0], p, 0)
-        together = asyncio.ensure_future(_draw_all(context, group[0].prompt, params, len(group)))
+        together = asyncio.ensure_future(
+            _draw_all(context, group[0].prompt, params, len(group), version)
+        )
 
     async def one(episode: Episode, env: Environment) -> None:
         key = f"{episode.index}.{episode.sample}"
@@ -106,7 +110,7 @@ async def _group(
             if together is not None:
                 return (await asyncio.shield(together))[episode.sample]
             params = _params(context, batch, env, p, turn)
-            drawn = await client.sample(tokens, params, first_index=episode.sample)
+            drawn = await client.sample(tokens, params, first_index=episode.sample, version=version)
             return drawn.samples[0]
 
         await play(
@@ -131,9 +135,9 @@ async def _group(
 
 
 async def _draw_all(
-    context: JobContext, prompt: tuple[int, ...], params: SamplingParams, n: int
+    context: JobContext, prompt: tuple[int, ...], params: SamplingParams, n: int, version: int
 ) -> tuple[Sampled, ...]:
-    return (await context.client.sample(prompt, params, n=n)).samples
+    return (await context.client.sample(prompt, params, n=n, version=version)).samples
 
 
 def _params(

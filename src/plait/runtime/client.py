@@ -20,7 +20,6 @@ from plait.core.operations import (
     ForwardBackward,
     ForwardResult,
     Load,
-    Mutation,
     OptimStep,
     Publish,
     Result,
@@ -33,10 +32,8 @@ from plait.core.operations import (
 from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
 from plait.runtime.head import Head
-from plait.runtime.retention import Retention
+from plait.runtime.ledger import Ledger
 from plait.store.rows import Json
-from plait.store.store import Store, Writer
-from plait.store.usage import Used
 
 
 class RunClient:
@@ -47,21 +44,24 @@ class RunClient:
         head: Head,
         facts: RunFacts,
         *,
-        store: Store,
-        writer: Writer,
+        ledger: Ledger,
         versions_dir: Path,
-        retention: Retention,
     ) -> None:
         self._head, self.facts = head, facts
-        self._store, self._writer = store, writer
-        self._versions_dir, self._retention = versions_dir, retention
+        self._ledger, self._versions_dir = ledger, versions_dir
         self._n_ops = 0
-        self._charged = (0.0, 0)
 
     @property
     def version(self) -> int:
         """The committed version."""
         return -1 if self.facts.version is None else self.facts.version
+
+    @property
+    def published(self) -> int:
+        """The newest version that can be sampled; RequestError if there is none."""
+        if not self.facts.published:
+            raise RequestError(f"run {self.facts.spec.run_id} has published nothing: publish first")
+        return max(self.facts.published)
 
     async def create(self) -> None:
         """Make the adapter (version 0) and make it samplable."""
@@ -82,12 +82,19 @@ class RunClient:
         *,
         n: int = 1,
         first_index: int = 0,
+        version: int | None = None,
         base: bool = False,
     ) -> SampleResult:
-        """Draw ``n`` continuations from the newest published version (or the base model)."""
-        version = None if base else max(self.facts.published, default=None)
-        if version is None and not base:
-            raise RequestError(f"run {self.facts.spec.run_id} has published nothing: publish first")
+        """Draw ``n`` continuations from a published version (default: the newest), or the base
+        model."""
+        if base:
+            version = None
+        elif version is None:
+            version = self.published
+        elif version not in self.facts.published:
+            raise RequestError(
+                f"version {version} of run {self.facts.spec.run_id} is not published"
+            )
         op = Sample(
             op_id=self._op_id(),
             run_id=self.facts.spec.run_id,
@@ -143,15 +150,15 @@ class RunClient:
         op = Publish(
             op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), version=wanted
         )
-        await self._accept(op)
+        await self._ledger.accept(op)
         try:
             if wanted != self.version:
                 raise RequestError(f"version {wanted} is not the committed one ({self.version})")
             await self._expose(wanted)
         except PlaitError as error:
-            await self._finish(op, error=error)
+            await self._ledger.finish(op, error=error)
             raise
-        await self._finish(op)
+        await self._ledger.finish(op)
 
     async def save(self, path: str | Path, *, optimizer: bool = True) -> str:
         """Keep the run's state under ``path``, which must not exist."""
@@ -197,18 +204,11 @@ class RunClient:
 
     async def progress(self) -> Json:
         """What the run's controller committed with its last step."""
-        row = await self._writer.call(self._store.runs.get, self.facts.spec.run_id)
-        return row.progress
+        return await self._ledger.progress()
 
     async def skip_step(self, progress: Json) -> None:
         """Record a step that made no version (nothing to learn from)."""
-        await self._writer.call(
-            self._store.runs.save_progress,
-            self.facts.spec.run_id,
-            progress,
-            now=self._head.wall(),
-        )
-        self.facts.step = int(progress.get("step", self.facts.step))
+        await self._ledger.save_progress(progress)
 
     def now(self) -> float:
         """Seconds on the clock of this launch's processes."""
@@ -225,72 +225,29 @@ class RunClient:
             self._head.samples.drop_version(run_id, old)
 
     async def _mutate(self, op: ForwardBackward | Save) -> Result:
-        await self._accept(op)
+        await self._ledger.accept(op)
         try:
             result = await self._head.queue.submit(op)
         except PlaitError as error:
-            await self._finish(op, error=error)
+            await self._ledger.finish(op, error=error)
             raise
-        await self._finish(op)
+        await self._ledger.finish(op)
         return result
 
     async def _commit(
         self, op: Create | OptimStep | Load, version: int, *, progress: Json | None = None
     ) -> StepResult:
         """Carry out an operation that makes a version: on disk, then in the store, then visible."""
-        facts = self.facts
-        await self._accept(op)
+        await self._ledger.accept(op)
         path = str(self._versions_dir / f"{version:06d}")
         try:
             result = await self._head.queue.submit(op, save_to=path)
-            metrics = result.metrics if isinstance(result, StepResult) else {}
-            step = StepResult(version=version, metrics=metrics)
-            await self._writer.call(
-                self._store.mutations.commit_version,
-                facts.spec.run_id,
-                version,
-                op.seq,
-                path,
-                result={"version": version},
-                progress=progress,
-                used=self._usage(),
-                now=self._head.wall(),
-            )
+            await self._ledger.commit(op, version, path, progress)
         except PlaitError as error:
-            await self._finish(op, error=error)
+            await self._ledger.finish(op, error=error)
             raise
-        facts.version, facts.path = version, path
-        facts.uncommitted.clear()
-        facts.step = int((progress or {}).get("step", facts.step))
-        await self._writer.call(self._retention.apply, version, now=self._head.wall())
-        return step
-
-    async def _accept(self, op: Mutation) -> None:
-        self.facts.check_live()
-        await self._writer.call(
-            self._store.mutations.accept,
-            op.run_id,
-            op.seq,
-            type(op).__name__,
-            now=self._head.wall(),
-        )
-
-    async def _finish(self, op: Mutation, *, error: PlaitError | None = None) -> None:
-        if error is not None and self.facts.stage is Stage.CANCELLED:
-            return
-        await self._writer.call(
-            self._store.mutations.finish,
-            op.run_id,
-            op.seq,
-            error=None if error is None else f"{error.code}: {error}",
-            now=self._head.wall(),
-        )
-
-    def _usage(self) -> tuple[Used, ...]:
-        device_s, tokens = self.facts.served_s, self.facts.tokens
-        before_s, before_tokens = self._charged
-        self._charged = (device_s, tokens)
-        return (Used(kind="step", device_s=device_s - before_s, tokens=tokens - before_tokens),)
+        metrics = result.metrics if isinstance(result, StepResult) else {}
+        return StepResult(version=version, metrics=metrics)
 
     def _op_id(self) -> OpId:
         self._n_ops += 1

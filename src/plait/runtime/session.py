@@ -21,6 +21,7 @@ from plait.policies.protocol import Sharing
 from plait.runtime.client import RunClient
 from plait.runtime.head import Head
 from plait.runtime.journal import Journal
+from plait.runtime.ledger import Ledger
 from plait.runtime.retention import Retention
 from plait.runtime.settings import Settings
 from plait.store.files import VersionDirs
@@ -119,21 +120,19 @@ class Session:
             now=self.head.wall(),
         )
         versions_dir = self.directory / "jobs" / name / "versions"
-        client = RunClient(
-            self.head,
-            self.head.add(spec),
-            store=self.store,
-            writer=self._writer,
-            versions_dir=versions_dir,
-            retention=Retention(
-                self.store,
-                run_id,
-                versions_dir,
-                every=checkpoint_every,
-                keep_last=keep_last,
-                max_staleness=max_staleness,
-            ),
+        facts = self.head.add(spec)
+        retention = Retention(
+            self.store,
+            run_id,
+            versions_dir,
+            every=checkpoint_every,
+            keep_last=keep_last,
+            max_staleness=max_staleness,
         )
+        ledger = Ledger(
+            self.head, facts, store=self.store, writer=self._writer, retention=retention
+        )
+        client = RunClient(self.head, facts, ledger=ledger, versions_dir=versions_dir)
         self._clients[run_id] = client
         await self._take_up(client, row, versions_dir)
         return client
