@@ -42,7 +42,8 @@ class RunFacts:
     """Why it is not being served, as its owner is told."""
     worst_blocks: int = 0
     """Cache blocks of its current or next rollout if every sample ran to its limit."""
-    kv: KvProfile = field(default_factory=KvProfile)
+    kv: dict[bool, KvProfile] = field(default_factory=dict)
+    """Measured footprints: evaluations apart (``True``), since their batches have another shape."""
     timing: TimingProfile = field(default_factory=TimingProfile)
     kv_block_s: float = 0.0
     """Block-seconds held by the rollout under way."""
@@ -61,23 +62,30 @@ class RunFacts:
         return str(Path(self.path).parent / f"{version:06d}")
 
     @property
+    def kv_profile(self) -> KvProfile:
+        """Measured footprint of the kind of rollout now asked for or under way."""
+        return self.kv.get(self.evaluating, KvProfile())
+
+    @property
     def stage(self) -> Stage:
         """Where the run is, as one word: its end, else its rollout side, else its training side."""
         return self.end or self.rollout or self.train or Stage.IDLE
 
     def view(self) -> RunView:
         """The run as a policy sees it."""
+        # Samples paused in the middle of a rollout keep their blocks: the policy must count them.
+        holds_cache = self.rollout is Stage.ROLLOUT
         return RunView(
             run_id=self.spec.run_id,
             tenant_id=self.spec.tenant_id,
             order=self.order,
             weight=self.spec.weight,
             priority=self.spec.priority,
-            stage=Stage.PAUSED if self.paused and not self.stage.ended else self.stage,
+            stage=Stage.PAUSED if self.paused and not holds_cache else self.stage,
             stage_since_s=self.since_s,
             step=self.step,
             served=self.served_s,
-            kv_blocks=expected_blocks(self.kv, self.worst_blocks),
+            kv_blocks=expected_blocks(self.kv_profile, self.worst_blocks),
             kv_blocks_worst=self.worst_blocks,
             evaluating=self.evaluating,
         )

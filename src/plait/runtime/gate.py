@@ -63,7 +63,7 @@ class Gate:
                 peak_blocks=facts.kv_peak_blocks,
                 throttled=facts.kv_throttled,
             )
-            facts.kv = kv.update(facts.kv, seen)
+            facts.kv[facts.evaluating] = kv.update(facts.kv_profile, seen)
         facts.evaluating = False
         self._stage(facts, then)
         self.decide()
