@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from plait.core.runs import LoraSpec
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.head import block_rows, target_logprobs
-from plait.engines.torch.train.ops import gated_linear, linear, norm
+from plait.engines.torch.train.ops import Norm, gated_linear, linear, norm
 from plait.engines.torch.train.params import RunParams
 
 ARCH = Arch(
@@ -48,7 +48,7 @@ def test_norm() -> None:
     torch.manual_seed(0)
     x, weight, dy = torch.randn(5, 12), torch.randn(12), torch.randn(5, 12)
     ours, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
-    y = norm(ours, weight, 1e-5)
+    y = norm(ours, Norm(weight, 1e-5))
     y.backward(dy)
     F.rms_norm(plain, (12,), weight, 1e-5).backward(dy)
     torch.testing.assert_close(ours.grad, plain.grad)
@@ -60,12 +60,29 @@ def test_linear_and_its_residual() -> None:
     x, r, weight = torch.randn(7, 12), torch.randn(7, 40), torch.randn(40, 12)
     bias, dy = torch.randn(40), torch.randn(7, 40)
     ours = [t.clone().requires_grad_() for t in (x, r)]
-    linear(ours[0], weight, bias, params.fused[0, "gate_up"], ours[1]).backward(dy)
+    linear(ours[0], weight, bias, params.fused[0, "gate_up"], residual_NO=ours[1]).backward(dy)
     plain = [t.clone().requires_grad_() for t in (x, r)]
     full = plain_weight(params, "gate_up", weight)
     (F.linear(plain[0], full, bias) + plain[1]).backward(dy)
     for a, b in zip(ours, plain, strict=True):
         torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_linear_of_a_normed_input() -> None:
+    torch.manual_seed(0)
+    params = run_params()
+    x, weight, dy = torch.randn(7, 12), torch.randn(40, 12), torch.randn(7, 40)
+    by, fused = Norm(torch.randn(12), 1e-5), params.fused[0, "gate_up"]
+    ours, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
+    linear(ours, weight, None, fused, before=by).backward(dy)
+    a, bs = fused.a.clone().requires_grad_(), [bt.clone().requires_grad_() for bt in fused.bts]
+    update = torch.cat([1.5 * bt.T @ a[rows] for bt, rows in zip(bs, fused.rows, strict=True)])
+    h = F.rms_norm(plain, (12,), by.weight, by.eps)
+    F.linear(h, weight + update).backward(dy)
+    torch.testing.assert_close(ours.grad, plain.grad)
+    torch.testing.assert_close(fused.da, a.grad)
+    for dbt, bt in zip(fused.dbts, bs, strict=True):
+        torch.testing.assert_close(dbt, bt.grad)
 
 
 def test_linear_without_adapter_makes_no_weight_gradient() -> None:
@@ -81,7 +98,7 @@ def test_gated_linear() -> None:
     gate_up, weight = torch.randn(7, 40), torch.randn(12, 20)
     r, dy = torch.randn(7, 12), torch.randn(7, 12)
     ours = gate_up.clone().requires_grad_()
-    y = gated_linear(ours * 1.0, weight, None, params.fused[0, "down"], r)
+    y = gated_linear(ours * 1.0, weight, None, params.fused[0, "down"], residual_ND=r)
     y.backward(dy)
     plain = gate_up.clone().requires_grad_()
     gate, up = plain.chunk(2, -1)

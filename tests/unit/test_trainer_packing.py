@@ -2,7 +2,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_trainer_ops import ARCH
 
-from plait.engines.torch.train.packing import Cost, forward_cost, halves, micro_batches, train_cost
+from plait.engines.torch.train.packing import (
+    SHORT,
+    Cost,
+    forward_cost,
+    halves,
+    micro_batches,
+    train_cost,
+)
 
 COST = Cost(token_bytes=10, place_bytes=3, fixed_bytes=50)
 lengths_of = st.lists(st.integers(1, 60), max_size=30)
@@ -30,6 +37,12 @@ def test_padding_counts() -> None:
     # 40 + 8 × 5 tokens cost 800 packed, but nine rows of 40 places cost 1,080 more.
     assert len(micro_batches([40] + [5] * 8, COST, 1800, 10**6)) > 1
     assert len(micro_batches([40] + [5] * 8, Cost(token_bytes=10, place_bytes=0), 1800, 10**6)) == 1
+
+
+def test_whole_scores_cost_by_the_square_but_only_while_short() -> None:
+    cost = Cost(token_bytes=0, place_bytes=0, score_bytes=1)
+    assert cost.of(0, 2, 100) == 2 * 100 * 100
+    assert cost.of(0, 2, SHORT + 1) == 0
 
 
 def test_a_sequence_that_never_fits_is_tried_alone() -> None:

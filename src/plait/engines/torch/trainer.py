@@ -22,7 +22,14 @@ from plait.engines.torch.train.batch import Checked, Packed, check, pack
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.losses import Chosen, Report, choose, metrics
 from plait.engines.torch.train.model import logprobs
-from plait.engines.torch.train.packing import Cost, forward_cost, halves, micro_batches, train_cost
+from plait.engines.torch.train.packing import (
+    SLACK,
+    Cost,
+    forward_cost,
+    halves,
+    micro_batches,
+    train_cost,
+)
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
@@ -52,7 +59,7 @@ class TorchTrain:
         self._weights = load_weights(model_dir, dtype=dtype, device=device)
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
-        self._memory_bytes, self._max_tokens = memory_bytes, max_tokens
+        self._budget_bytes, self._max_tokens = int(memory_bytes / SLACK), max_tokens
         head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
         self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes)
         self._forward_cost = forward_cost(self._arch, dtype.itemsize, head_bytes)
@@ -148,7 +155,7 @@ class TorchTrain:
         """Carry out every micro-batch, halving those that do not fit; log-probs in data order."""
         index = [i for i, c in enumerate(checked) if len(c.scored)]
         lengths = [checked[i].length for i in index]
-        planned = micro_batches(lengths, cost, self._memory_bytes, self._max_tokens)
+        planned = micro_batches(lengths, cost, self._budget_bytes, self._max_tokens)
         waiting = deque(tuple(index[j] for j in batch) for batch in planned)
         out: list[tuple[float, ...]] = [()] * len(checked)
         while waiting:

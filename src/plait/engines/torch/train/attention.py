@@ -12,10 +12,7 @@ import torch.nn.functional as F
 
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.batch import Packed
-
-SHORT = 160
-"""Longest T for which whole rows of scores are made (measured: faster than the fused kernel up to
-there, though half of them are masked away); beyond, PyTorch's fused attention."""
+from plait.engines.torch.train.packing import SHORT
 
 
 class Attention:

@@ -39,10 +39,10 @@ class _TargetLogprobs(torch.autograd.Function):
             target_C1 = targets_M[rows].unsqueeze(1)
             logits_CV = torch.mm(h_MD[rows], head_VD.T, out=buffer[: rows.stop - start]).float()
             target_logit_C1 = logits_CV.gather(1, target_C1)
-            top_C1, top_id_C1 = logits_CV.max(1, keepdim=True)
+            top_C1 = logits_CV.amax(1, keepdim=True)
             p_CV = torch.softmax(logits_CV, 1, out=logits_CV)
             # The largest probability never underflows, as the target's can.
-            log_sum_C1 = top_C1 - p_CV.gather(1, top_id_C1).log_()
+            log_sum_C1 = top_C1 - p_CV.amax(1, keepdim=True).log_()
             out_M[rows] = (target_logit_C1 - log_sum_C1).squeeze(1)
             if keep:
                 torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_MD[rows])

@@ -11,7 +11,7 @@ from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import target_logprobs
-from plait.engines.torch.train.ops import gated_linear, linear, norm
+from plait.engines.torch.train.ops import Norm, gated_linear, linear, norm
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.weights import Layer, Weights
 
@@ -23,23 +23,23 @@ def logprobs(weights: Weights, rope: Rope, batch: Packed, params: RunParams | No
     attention = Attention(batch, a, rope.at(batch.positions_N))
     x = F.embedding(batch.tokens_N, weights.embed)
     for i, layer in enumerate(weights.layers):
-        h = norm(x, layer.ln1, a.eps)
-        qkv = linear(h, layer.qkv, layer.qkv_bias, fused.get((i, "qkv")))
+        ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
+        qkv = linear(x, layer.qkv, layer.qkv_bias, fused.get((i, "qkv")), before=ln1)
         if layer.q_norm is not None:
             qkv = _norm_heads(qkv, layer, weights)
         h = attention(qkv)
         if i == a.n_layers - 1:
             h, x = h.index_select(0, batch.rows_M), x.index_select(0, batch.rows_M)
-        x = linear(h, layer.o, layer.o_bias, fused.get((i, "o")), x)
-        h = norm(x, layer.ln2, a.eps)
-        h = linear(h, layer.gate_up, layer.gate_up_bias, fused.get((i, "gate_up")))
-        x = gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), x)
-    return target_logprobs(norm(x, weights.norm, a.eps), weights.head, batch.targets_M)
+        x = linear(h, layer.o, layer.o_bias, fused.get((i, "o")), residual_NO=x)
+        h = linear(x, layer.gate_up, layer.gate_up_bias, fused.get((i, "gate_up")), before=ln2)
+        x = gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), residual_ND=x)
+    h = norm(x, Norm(weights.norm, a.eps))
+    return target_logprobs(h, weights.head, batch.targets_M)
 
 
 def _norm_heads(qkv_NO: torch.Tensor, layer: Layer, weights: Weights) -> torch.Tensor:
     a = weights.arch
     q, k, v = qkv_NO.split((a.q_size, a.kv_size, a.kv_size), -1)
-    q = norm(q.view(len(q), a.n_heads, a.head_dim), layer.q_norm, a.eps)
-    k = norm(k.view(len(k), a.n_kv_heads, a.head_dim), layer.k_norm, a.eps)
+    q = norm(q.view(len(q), a.n_heads, a.head_dim), Norm(layer.q_norm, a.eps))
+    k = norm(k.view(len(k), a.n_kv_heads, a.head_dim), Norm(layer.k_norm, a.eps))
     return torch.cat([q.flatten(1), k.flatten(1), v], -1)

@@ -1,13 +1,16 @@
 """Ops: the pieces of a decoder block, each with its own backward pass.
 
 All weights but the adapters are frozen, so that each backward pass is written out with what that
-allows: no weight gradients, the gated product made again instead of kept, an adapter's gradients
-added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd. Functions
-take ``fused.marker`` so that autograd records them even where their input needs no gradient.
+allows: no weight gradients; norms and gated products made again instead of kept; an adapter's
+gradients added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd.
+Functions take ``fused.marker`` so that autograd records them even where their input needs no
+gradient.
 
 Shapes: N tokens, D hidden, I inputs and O outputs of a fused projection, J inner size of the MLP; K
 adapted layers of rank R in one fused projection.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +18,16 @@ import torch.nn.functional as F
 from plait.engines.torch.train.params import Fused
 
 
-def norm(x_ND: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
-    """RMS norm over the last dimension with a frozen weight."""
-    return _Norm.apply(x_ND, weight_D, eps)
+class Norm(NamedTuple):
+    """An RMS norm over the last dimension, with a frozen weight."""
+
+    weight: torch.Tensor
+    eps: float
+
+
+def norm(x_ND: torch.Tensor, by: Norm) -> torch.Tensor:
+    """``x`` normed."""
+    return _Norm.apply(x_ND, by)
 
 
 def linear(
@@ -25,11 +35,13 @@ def linear(
     weight_OI: torch.Tensor,
     bias_O: torch.Tensor | None,
     fused: Fused | None,
+    *,
+    before: Norm | None = None,
     residual_NO: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``x W^T + bias + adapters + residual``."""
+    """``h W^T + bias + adapters + residual`` where h is ``x``, normed if ``before`` is given."""
     marker = None if fused is None else fused.marker
-    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, fused)
+    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, fused, before)
 
 
 def gated_linear(
@@ -37,6 +49,7 @@ def gated_linear(
     weight_DJ: torch.Tensor,
     bias_D: torch.Tensor | None,
     fused: Fused | None,
+    *,
     residual_ND: torch.Tensor,
 ) -> torch.Tensor:
     """``linear`` of ``silu(gate) · up``. Uses up ``gate_up`` in the backward pass."""
@@ -46,43 +59,41 @@ def gated_linear(
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_ND, weight_D, eps):
-        ctx.save_for_backward(x_ND, weight_D)
-        ctx.eps = eps
-        return F.rms_norm(x_ND, weight_D.shape, weight_D, eps)
+    def forward(ctx, x_ND, by):
+        ctx.save_for_backward(x_ND)
+        ctx.by = by
+        return _normed(x_ND, by)
 
     @staticmethod
     def backward(ctx, dy_ND):
-        x_ND, weight_D = ctx.saved_tensors
-        x_ND = x_ND.float()
-        square_N1 = torch.linalg.vecdot(x_ND, x_ND).unsqueeze(-1)
-        scale_N1 = square_N1.div_(x_ND.shape[-1]).add_(ctx.eps).rsqrt_()
-        dx_ND = (dy_ND * weight_D).float()
-        pull_N1 = torch.linalg.vecdot(dx_ND, x_ND).unsqueeze(-1)
-        pull_N1.mul_(scale_N1**3).div_(-x_ND.shape[-1])
-        return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype), None, None
+        return _norm_gradient(dy_ND, *ctx.saved_tensors, ctx.by), None
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, fused):
-        y_NO = F.linear(x_NI, weight_OI, bias_O)
-        u_KRN = _add_adapters(x_NI, y_NO, fused)
+    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, fused, before):
+        h_NI = x_NI if before is None else _normed(x_NI, before)
+        y_NO = F.linear(h_NI, weight_OI, bias_O)
+        u_KRN = _add_adapters(h_NI, y_NO, fused)
         if residual_NO is not None:
             y_NO.add_(residual_NO)
-        ctx.fused = fused
-        ctx.save_for_backward(weight_OI, *([] if fused is None else [x_NI, u_KRN]))
+        ctx.fused, ctx.before = fused, before
+        keep_x = fused is not None or before is not None
+        ctx.save_for_backward(weight_OI, x_NI if keep_x else None, u_KRN)
         return y_NO
 
     @staticmethod
     def backward(ctx, dy_NO):
-        weight_OI, *kept = ctx.saved_tensors
+        weight_OI, x_NI, u_KRN = ctx.saved_tensors
+        fused, before = ctx.fused, ctx.before
         dx_NI = dy_NO @ weight_OI if ctx.needs_input_grad[0] else None
-        if kept:
-            x_NI, u_KRN = kept
-            du_KRN = _inner_gradient(dy_NO, u_KRN, ctx.fused)
-            _outer_gradient(x_NI, du_KRN, ctx.fused, dx_NI)
-        return dx_NI, None, dy_NO if ctx.needs_input_grad[2] else None, None, None, None
+        if fused is not None:
+            h_NI = x_NI if before is None else _normed(x_NI, before)
+            _outer_gradient(h_NI, _inner_gradient(dy_NO, u_KRN, fused), fused, dx_NI)
+        if before is not None and dx_NI is not None:
+            dx_NI = _norm_gradient(dx_NI, x_NI, before)
+        dresidual_NO = dy_NO if ctx.needs_input_grad[2] else None
+        return dx_NI, None, dresidual_NO, None, None, None, None
 
 
 class _GatedLinear(torch.autograd.Function):
@@ -111,6 +122,20 @@ class _GatedLinear(torch.autograd.Function):
         torch.mul(dx_NJ, silu_NJ, out=up_NJ)
         torch.ops.aten.silu_backward.grad_input(dsilu_NJ, gate_NJ, grad_input=gate_NJ)
         return gate_up_N2J, None, dy_ND, None, None, None
+
+
+def _normed(x_ND, by: Norm):
+    return F.rms_norm(x_ND, by.weight.shape, by.weight, by.eps)
+
+
+def _norm_gradient(dy_ND, x_ND, by: Norm):
+    x_ND = x_ND.float()
+    square_N1 = torch.linalg.vecdot(x_ND, x_ND).unsqueeze(-1)
+    scale_N1 = square_N1.div_(x_ND.shape[-1]).add_(by.eps).rsqrt_()
+    dx_ND = (dy_ND * by.weight).float()
+    pull_N1 = torch.linalg.vecdot(dx_ND, x_ND).unsqueeze(-1)
+    pull_N1.mul_(scale_N1**3).div_(-x_ND.shape[-1])
+    return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype)
 
 
 # The adapters' products keep the long dimension last (u is R × N, B is R × O): with so few rows the

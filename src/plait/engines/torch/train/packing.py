@@ -11,29 +11,43 @@ from dataclasses import dataclass
 
 from plait.engines.torch.arch import Arch
 
+SHORT = 160
+"""Longest sequence of a micro-batch for which attention makes whole rows of scores, and keeps them
+(measured: faster than the fused kernel up to there, though half of them are masked away)."""
+
+SLACK = 1.2
+"""What an allocator really takes by what is asked of it (measured: glibc 1.15)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Bytes that a micro-batch holds at its peak: per packed token, per padded place, and once."""
+    """Bytes that a micro-batch holds at its peak."""
 
     token_bytes: int
+    """Per packed token."""
     place_bytes: int
+    """Per place of the padded grid."""
+    score_bytes: int = 0
+    """Per pair of places of one sequence, where whole rows of scores are made."""
     fixed_bytes: int = 0
 
     def of(self, n_tokens: int, n_seqs: int, longest: int) -> int:
         """Bytes of one micro-batch."""
-        return self.fixed_bytes + n_tokens * self.token_bytes + n_seqs * longest * self.place_bytes
+        places = n_seqs * longest
+        scores = places * longest if longest <= SHORT else 0
+        grid = places * self.place_bytes + scores * self.score_bytes
+        return self.fixed_bytes + n_tokens * self.token_bytes + grid
 
 
 def train_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
-    """What autograd keeps: per layer the inputs of norms and projections, the gates and the
-    products of the adapters; for attention padded queries, keys, values and outputs."""
-    layer = 5 * arch.hidden + 2 * arch.inter + arch.inter
-    attention = 2 * arch.q_size + 2 * arch.kv_size
-    transient = 4 * arch.inter + 4 * arch.hidden
+    """What the backward pass needs: per layer the inputs of norms and projections, gates, padded
+    queries, keys and values, and scores; beside them the widest layer's gradients."""
+    kept = 2 * arch.hidden + arch.q_size + 2 * arch.inter
+    passing = 4 * arch.inter + 4 * arch.hidden
     return Cost(
-        token_bytes=item_bytes * (arch.n_layers * layer + transient),
-        place_bytes=item_bytes * (arch.n_layers * attention + 2 * attention),
+        token_bytes=item_bytes * (arch.n_layers * kept + passing),
+        place_bytes=item_bytes * arch.n_layers * (arch.q_size + 2 * arch.kv_size),
+        score_bytes=item_bytes * arch.n_layers * arch.n_heads,
         fixed_bytes=fixed_bytes,
     )
 
@@ -43,6 +57,7 @@ def forward_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
     return Cost(
         token_bytes=item_bytes * (4 * arch.inter + 6 * arch.hidden),
         place_bytes=item_bytes * 4 * (arch.q_size + arch.kv_size),
+        score_bytes=item_bytes * 2 * arch.n_heads,
         fixed_bytes=fixed_bytes,
     )
 
