@@ -5,7 +5,7 @@ from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
 from plait.core.runs import ALL_LINEAR, LoraSpec
 from plait.engines.torch.arch import Arch
-from plait.engines.torch.lora import WHOLE_RANK, LoraBatch, pack
+from plait.engines.torch.lora import WHOLE_RANK, LoraBatch, pack_adapter
 from plait.engines.torch.model import GROUPS, group_sizes
 
 ARCH = Arch(
@@ -43,7 +43,7 @@ def adapter(rank: int, seed: int, targets: tuple[str, ...] = ALL_LINEAR) -> Adap
 
 
 def packed(a: Adapter):
-    return pack(a, ARCH, dtype=torch.float32, device="cpu")
+    return pack_adapter(a, ARCH, dtype=torch.float32, device="cpu")
 
 
 def by_hand(a: Adapter, layer: int, group: str, x: torch.Tensor) -> torch.Tensor:

@@ -103,4 +103,4 @@ def test_smollm2_matches_transformers_and_peft(tmp_path: Path) -> None:
     model = resolve("smollm2-135m")
     tokenizer = Tokenizer(model)
     texts = ("What is 17 + 25?", "Name three rivers of Europe and the seas that they flow into.")
-    compare(model, None, tmp_path, [tokenizer.prompt(t) for t in texts], 0.02)
+    compare(model, None, tmp_path, [tokenizer.prompt(t) for t in texts], 0.05)

@@ -16,9 +16,15 @@ from plait.engines.torch.kv import KV, ChunkView, DecodeView
 from plait.engines.torch.schedule import Chunk, Plan
 from plait.engines.torch.sequence import Sequence
 
-MIN_ROWS = 8
-"""fp32 matrix products give a row the same bits whatever the other rows are from 8 rows on; with
-fewer, the kernel changes. Smaller steps are padded."""
+THREAD_ROWS = 8
+"""fp32 matrix products give a row the same bits whatever the other rows are, and however many
+threads share the work, as long as no thread gets a handful of rows: for those the kernel changes.
+Smaller steps are padded (measured with MKL on one and two threads: 4 and 12 rows suffice)."""
+
+
+def min_rows() -> int:
+    """Rows that a step has at least."""
+    return THREAD_ROWS * torch.get_num_threads()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +88,7 @@ class Batcher:
             more_slots.append(blocks[where // size] * size + where % size)
             views.append(self._chunk_view(c, at, blocks))
             at += c.n
-        n_tokens, pad = len(tokens), max(0, MIN_ROWS - len(tokens))
+        n_tokens, pad = len(tokens), max(0, min_rows() - len(tokens))
         draws, draw_rows = list(sequences), list(range(n_decode))
         for c, view in zip(chunks, views, strict=True):
             if c.draws:
@@ -96,7 +102,7 @@ class Batcher:
             slots_N=self._to(np.concatenate(more_slots)),
             decode=decode,
             chunks=tuple(views),
-            segments=_segments(sequences, chunks),
+            segments=_segments(sequences, chunks, pad),
             draws=draws,
             draw_rows=draw_rows,
             n_tokens=n_tokens,
@@ -129,13 +135,13 @@ class Batcher:
         n_tokens = positions_B + 1
         n_blocks = -(-int(n_tokens.max()) // self._kv.block_size)
         beyond = np.arange(n_blocks * self._kv.block_size)[None, :] >= n_tokens[:, None]
-        mask = np.where(beyond, np.float32("-inf"), np.float32(0))[None, :, None, :]
+        mask = np.where(beyond, np.float32("-inf"), np.float32(0))[:, None, :]
         table = np.ascontiguousarray(self._table[:, :n_blocks])
         return DecodeView(
             rows_B=None,
             blocks=self._to(table.reshape(-1)),
             n=len(positions_B),
-            mask_1B1T=self._to(mask).to(self._kv.dtype),
+            mask_B1T=self._to(np.tile(mask, (self._kv.n_heads, 1, 1))).to(self._kv.dtype),
         )
 
     def _chunk_view(self, c: Chunk, at: int, blocks: np.ndarray) -> ChunkView:
@@ -178,7 +184,8 @@ def attend(kv: KV, batch: Batch) -> Attend:
     return run
 
 
-def _segments(sequences: list[Sequence], chunks: list[Chunk]) -> tuple[Segment, ...]:
+def _segments(sequences: list[Sequence], chunks: list[Chunk], pad: int) -> tuple[Segment, ...]:
+    """The padding belongs to the last segment, so that a lone adapter's rows are never few."""
     out: list[Segment] = []
     at = 0
     for policy, n in [(s.policy, 1) for s in sequences] + [
@@ -189,6 +196,8 @@ def _segments(sequences: list[Sequence], chunks: list[Chunk]) -> tuple[Segment, 
         else:
             out.append(Segment(policy=policy, start=at, end=at + n))
         at += n
+    if out:
+        out[-1] = Segment(policy=out[-1].policy, start=out[-1].start, end=at + pad)
     return tuple(out)
 
 

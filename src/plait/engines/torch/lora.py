@@ -36,7 +36,7 @@ class Piece:
 Pieces = dict[tuple[int, str], Piece]
 
 
-def pack(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str) -> Pieces:
+def pack_adapter(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str) -> Pieces:
     """Fuse an adapter's matrices; ModelError if a shape does not match the model."""
     if not 1 <= adapter.spec.rank <= MAX_RANK:
         raise ModelError(f"LoRA rank {adapter.spec.rank} is outside 1 … {MAX_RANK}")

@@ -1,7 +1,8 @@
-"""Model: the short forward over a base model's weights that rollout and training share.
+"""Model: the short forward over a base model's weights, for inference.
 
-It owns the layer arithmetic and nothing else: how keys and values are kept (``attend``) and which
-adapters are added (``Adapters``) are the caller's. Works with autograd and without.
+It owns the layer arithmetic and nothing else: how keys and values are kept (``attend``), which
+adapters are added (``Adapters``) and how matrices are multiplied (``linear``) are the caller's. It
+works in place and so without autograd; training has the same arithmetic in ``train.model``.
 
 Shapes: N tokens of any number of sequences, packed; D hidden; H heads; K key-value heads; E head
 size.
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from plait.engines.torch.arch import Arch
+from plait.engines.torch.packed import Linear
 from plait.engines.torch.weights import Weights
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -60,9 +62,10 @@ class Rope:
         return self._cos[positions_N].unsqueeze(1), self._sin[positions_N].unsqueeze(1)
 
 
-def rotate(x_NHE: torch.Tensor, cos_N1E: torch.Tensor, sin_N1E: torch.Tensor) -> torch.Tensor:
-    half = x_NHE.shape[-1] // 2
-    return x_NHE * cos_N1E + x_NHE.roll(half, -1) * sin_N1E
+def rotate_(x_NHE: torch.Tensor, cos_N1E: torch.Tensor, sin_N1E: torch.Tensor) -> None:
+    """Rotate heads in place."""
+    swapped = x_NHE.roll(x_NHE.shape[-1] // 2, -1)
+    x_NHE.mul_(cos_N1E).addcmul_(swapped, sin_N1E)
 
 
 def forward(
@@ -70,31 +73,31 @@ def forward(
     tokens_N: torch.Tensor,
     rope: tuple[torch.Tensor, torch.Tensor],
     attend: Attend,
+    *,
     adapters: Adapters | None = None,
+    linear: Linear = F.linear,
 ) -> torch.Tensor:
     """Final hidden states ``h_ND`` (normed), to be multiplied by ``weights.head`` where needed."""
     a = weights.arch
     n = tokens_N.shape[0]
-    cos, sin = rope
+    n_rotated = a.n_heads + a.n_kv_heads
 
     def project(i: int, group: str, x: torch.Tensor, w, bias) -> torch.Tensor:
-        y = F.linear(x, w, bias)
+        y = linear(x, w, bias)
         return y if adapters is None else adapters.add(i, group, x, y)
 
     x = F.embedding(tokens_N, weights.embed)
     for i, layer in enumerate(weights.layers):
         h = F.rms_norm(x, (a.hidden,), layer.ln1, a.eps)
-        qkv = project(i, "qkv", h, layer.qkv, layer.qkv_bias)
-        q, k, v = qkv.split((a.q_size, a.kv_size, a.kv_size), -1)
-        q, k = q.view(n, a.n_heads, a.head_dim), k.view(n, a.n_kv_heads, a.head_dim)
+        qkv = project(i, "qkv", h, layer.qkv, layer.qkv_bias).view(n, -1, a.head_dim)
         if layer.q_norm is not None:
-            q = F.rms_norm(q, (a.head_dim,), layer.q_norm, a.eps)
-            k = F.rms_norm(k, (a.head_dim,), layer.k_norm, a.eps)
-        out = attend(
-            i, rotate(q, cos, sin), rotate(k, cos, sin), v.view(n, a.n_kv_heads, a.head_dim)
-        )
-        x = x + project(i, "o", out.reshape(n, a.q_size), layer.o, layer.o_bias)
+            heads = qkv[:, : a.n_heads], qkv[:, a.n_heads : n_rotated]
+            for part, norm in zip(heads, (layer.q_norm, layer.k_norm), strict=True):
+                part.copy_(F.rms_norm(part, (a.head_dim,), norm, a.eps))
+        rotate_(qkv[:, :n_rotated], *rope)
+        out = attend(i, qkv[:, : a.n_heads], qkv[:, a.n_heads : n_rotated], qkv[:, n_rotated:])
+        x.add_(project(i, "o", out.view(n, a.q_size), layer.o, layer.o_bias))
         h = F.rms_norm(x, (a.hidden,), layer.ln2, a.eps)
         gate, up = project(i, "gate_up", h, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-        x = x + project(i, "down", F.silu(gate) * up, layer.down, layer.down_bias)
+        x.add_(project(i, "down", F.silu(gate).mul_(up), layer.down, layer.down_bias))
     return F.rms_norm(x, (a.hidden,), weights.norm, a.eps)

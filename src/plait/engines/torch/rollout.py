@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.engines.protocol import ForwardStep
-from plait.engines.torch.batch import MIN_ROWS, Batch, Batcher, attend
+from plait.engines.torch.batch import Batch, Batcher, attend, min_rows
 from plait.engines.torch.blocks import BLOCK_SIZE, Blocks, Policy
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
-from plait.engines.torch.lora import LoraBatch, Pieces, pack
+from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.model import Rope, forward
+from plait.engines.torch.packed import make_linear
 from plait.engines.torch.sampling import draw, uniforms
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.sequence import Request
@@ -53,6 +53,7 @@ class TorchRollout:
         max_batch_tokens: int = 512,
         max_seqs: int = 64,
         prefix_cache: bool = True,
+        pack: bool = True,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         cache: Path | None = None,
@@ -64,6 +65,7 @@ class TorchRollout:
             )
         self.shape = read_shape(model_dir)
         self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
+        self._linear = make_linear(self._weights, pack=pack)
         self._rope = Rope(self._weights.arch, torch.device(device), dtype)
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
@@ -92,7 +94,7 @@ class TorchRollout:
             )
         arch, w = self._weights.arch, self._weights
         adapter = read_adapter(path, n_layers=arch.n_layers)
-        pieces = pack(adapter, arch, dtype=w.dtype, device=str(w.device))
+        pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device))
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
 
@@ -172,7 +174,8 @@ class TorchRollout:
             batch.tokens_N,
             self._rope.at(batch.positions_N),
             attend(self._kv, batch),
-            None if lora.is_empty else lora,
+            adapters=None if lora.is_empty else lora,
+            linear=self._linear,
         )
         self._scheduler.advance(plan)
         return self._draw(batch, h_ND) if batch.draws else []
@@ -207,10 +210,10 @@ class TorchRollout:
     def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits of ``rows``: each is computed once, though several samples may draw from it."""
         distinct = list(dict.fromkeys(rows))
-        padded = distinct + [distinct[0]] * (MIN_ROWS - len(distinct))
+        padded = distinct + [distinct[0]] * (min_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
-        logits = F.linear(h_ND, self._weights.head)
+        logits = self._linear(h_ND, self._weights.head, None)
         if distinct == rows:
             return logits[: len(rows)]
         place = {row: i for i, row in enumerate(distinct)}
@@ -219,7 +222,7 @@ class TorchRollout:
     def _report(self, plan: Plan, batch: Batch, over: list[Request]) -> ForwardStep:
         by_run: Counter[RunId] = Counter()
         for segment in batch.segments:
-            by_run[segment.policy[0]] += segment.end - segment.start
+            by_run[segment.policy[0]] += min(segment.end, batch.n_tokens) - segment.start
         n_preempted, self._n_preempted = plan.n_preempted + self._n_preempted, 0
         return ForwardStep(
             n_tokens=batch.n_tokens,

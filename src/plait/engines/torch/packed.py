@@ -1,0 +1,39 @@
+"""Packed: the base model's matrices in the layout that the CPU's matrix kernels want.
+
+oneDNN's blocked layout, made once and private to the process that samples; the mapped weights stay
+what training and everybody else use. Two gains: small batches run up to 1.5 times as fast, because
+nothing is repacked in every product, and a row's result has the same bits whatever the number of
+rows (stock fp32 products differ below 8 rows). Elsewhere than on a CPU in fp32 the plain product is
+used.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from plait.engines.torch.weights import Weights
+
+Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""``(x_NI, w_OI, bias_O) -> y_NO``."""
+
+PACK_ROWS = 64
+"""Rows that the layout is asked for; from 8 rows on it is the same one for all counts."""
+
+
+def make_linear(weights: Weights, *, pack: bool) -> Linear:
+    """The product to use with ``weights``' own tensors, which are the keys of the packed copies."""
+    if not pack or weights.device.type != "cpu" or weights.dtype != torch.float32:
+        return F.linear
+    if not torch.backends.mkldnn.is_available():
+        return F.linear
+    plain = [weights.head]
+    for layer in weights.layers:
+        plain += [layer.qkv, layer.o, layer.gate_up, layer.down]
+    packed = {id(w): torch.ops.mkldnn._reorder_linear_weight(w, PACK_ROWS) for w in plain}
+    product = torch.ops.mkldnn._linear_pointwise
+
+    def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return product(x, packed[id(w)], bias, "none", [], "")
+
+    return linear
