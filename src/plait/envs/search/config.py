@@ -22,6 +22,8 @@ class SearchConfig(BaseModel):
     prompt: Literal["plain", "chat"] = "plain"
     """``plain``: a document of worked examples to be continued, which a small model can follow;
     ``chat``: the same as a conversation in the model's template."""
+    examples: Annotated[int, Field(ge=0, le=2)] = 2
+    """Worked examples in the prompt; with 0 it is the rules and the question alone."""
     max_calls: Annotated[int, Field(ge=1, le=16)] = 5
     top_k: Annotated[int, Field(ge=1, le=10)] = 2
     result_tokens: tuple[Budget, Budget] = (48, 128)

@@ -53,7 +53,8 @@ class SearchEnv:
         Waiting here keeps the first start, which builds an index, out of the rollout's deadline.
         """
         await self._line.ready()
-        return prompt_tokens(self._tokenizer, self.item.question, self._config.prompt)
+        config = self._config
+        return prompt_tokens(self._tokenizer, self.item.question, config.prompt, config.examples)
 
     async def step(self, tokens: tuple[int, ...]) -> Turn:
         """Answer a search with documents; score anything else."""

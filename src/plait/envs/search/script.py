@@ -61,13 +61,16 @@ Move = Ask | Answer | None
 """What a chunk of the policy means; ``None``: neither a search nor an answer."""
 
 
-def prompt_tokens(tokenizer: Tokenizer, question: str, style: str) -> tuple[int, ...]:
-    """The rules, two worked examples and the question."""
+def prompt_tokens(
+    tokenizer: Tokenizer, question: str, style: str, n_examples: int
+) -> tuple[int, ...]:
+    """The rules, worked examples and the question."""
+    examples = EXAMPLES[:n_examples]
     if style == "plain":
-        shots = "\n\n".join(f"Question: {q}\n{script}" for q, script in EXAMPLES)
-        return tokenizer.encode(f"{RULES}\n\n{shots}\n\nQuestion: {question}\n")
+        shots = "".join(f"Question: {q}\n{script}\n\n" for q, script in examples)
+        return tokenizer.encode(f"{RULES}\n\n{shots}Question: {question}\n")
     messages = [{"role": "system", "content": RULES}]
-    for asked, script in EXAMPLES:
+    for asked, script in examples:
         messages.append({"role": "user", "content": asked})
         messages.append({"role": "assistant", "content": script})
     return tokenizer.chat([*messages, {"role": "user", "content": question}])
