@@ -9,28 +9,25 @@ exception is a reply, not the end; the process ends with its parent, even in a b
 Deadlines are the parent's: it kills this process.
 """
 
-import ctypes
 import json
-import os
 import pickle
 import resource
-import signal
 import socket
 import struct
 import sys
 from typing import Any
 
+from plait.cluster.orphans import end_with_parent
 from plait.core.errors import RewardError
 from plait.rewards.calling import Function, call_function, load_function
 from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
 
 HEADER = struct.Struct("!Q")
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Serve until the socket closes."""
-    _end_with_parent()
+    end_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))
     functions: dict[str, Function] = {}
     while (frame := _receive(channel)) is not None:
@@ -86,16 +83,6 @@ def _exactly(channel: socket.socket, n_bytes: int) -> bytes | None:
             return None
         parts += part
     return bytes(parts)
-
-
-def _end_with_parent() -> None:
-    parent = os.getppid()
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):  # not Linux: it ends when it next reads the socket
-        return
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -244,6 +244,7 @@ class RunClient:
             result = await self._head.queue.submit(op, save_to=path)
             await self._ledger.commit(op, version, path, progress)
         except PlaitError as error:
+            self._head.queue.forget(op.run_id)  # the worker may have gone ahead of what is kept
             await self._ledger.finish(op, error=error)
             raise
         metrics = result.metrics if isinstance(result, StepResult) else {}

@@ -79,7 +79,7 @@ class Head:
             on_answer=self._answer,
             on_lost=self._lost,
             on_attached=self._attached,
-            on_given_up=self._given_up,
+            on_given_up=self.give_up,
         )
         self._ticker: asyncio.Task[None] | None = None
         self.last_spans: dict[WorkerId, m.Span] = {}
@@ -197,7 +197,8 @@ class Head:
         if handle.config.train:
             self.queue.lost()
 
-    def _given_up(self, error: PlaitError) -> None:
+    def give_up(self, error: PlaitError) -> None:
+        """Nothing can go on here: every run ends with the reason, resumable."""
         for facts in self.roster.all():
             if not facts.stage.ended:
                 self.end(facts.spec.run_id, Stage.FAILED, str(error))

@@ -13,11 +13,14 @@ from plait.core.errors import PlaitError, WorkerLost
 from plait.core.ids import WorkerId
 from plait.runtime import messages as m
 from plait.runtime.handle import WorkerHandle
-from plait.runtime.settings import Settings, shares_path
+from plait.runtime.settings import Settings
 from plait.runtime.shares import Shares
 
 MAX_RESTARTS = 5
 """Deaths in a row without a single finished operation in between before the pool gives up."""
+
+SHARES = "shares"
+"""Table of shares, in the launch directory: a name elsewhere would outlive a head that is killed."""
 
 
 class Pool:
@@ -59,7 +62,7 @@ class Pool:
             )
             for slot, (name, (rollout, train)) in enumerate(roles.items())
         ]
-        self._shares = shares_path(launch_dir)
+        self._shares = launch_dir / SHARES
         self.workers: dict[WorkerId, WorkerHandle] = {}
         self._deaths = 0
         self._restarts: set[asyncio.Task[None]] = set()

@@ -1,7 +1,8 @@
 """Samples in flight: which worker draws what, and what happens when one is lost.
 
 A sample is re-executable: its draws are a function of its seed, so a lost worker's samples are sent
-again and end as they would have. Nothing of them is stored.
+again and end as they would have; adapters that it was loading are loaded on the next one. Nothing
+of them is stored.
 """
 
 import asyncio
@@ -25,6 +26,13 @@ class _InFlight:
     losses: int = 0
 
 
+@dataclass(slots=True)
+class _Loading:
+    command: m.LoadAdapter
+    future: asyncio.Future[None]
+    losses: int = 0
+
+
 class Samples:
     """All sample operations of one base model, on one rollout worker."""
 
@@ -32,8 +40,7 @@ class Samples:
         self._roster = roster
         self._worker: WorkerHandle | None = None
         self._in_flight: dict[OpId, _InFlight] = {}
-        self._loads: dict[OpId, asyncio.Future[None]] = {}
-        self._parked: list[m.LoadAdapter] = []
+        self._loads: dict[OpId, _Loading] = {}
 
     def attach(self, worker: WorkerHandle) -> None:
         """Use this worker from now on: its adapters are loaded and its samples sent again."""
@@ -49,9 +56,8 @@ class Samples:
                 )
             if facts.paused:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))
-        for load in self._parked:
-            worker.send(load)
-        self._parked.clear()
+        for loading in self._loads.values():
+            worker.send(loading.command)
         if self._in_flight:
             worker.send(m.AddSamples(ops=tuple(f.op for f in self._in_flight.values())))
 
@@ -80,15 +86,13 @@ class Samples:
 
     async def load(self, run_id: RunId, version: int, path: str, op_id: OpId) -> None:
         """Make a version samplable."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loads[op_id] = future
         command = m.LoadAdapter(op_id=op_id, run_id=run_id, version=version, path=path)
-        if self._worker is None:
-            self._parked.append(command)
-        else:
+        loading = _Loading(command, asyncio.get_running_loop().create_future())
+        self._loads[op_id] = loading
+        if self._worker is not None:
             self._worker.send(command)
         try:
-            await future
+            await loading.future
         finally:
             self._loads.pop(op_id, None)
 
@@ -104,13 +108,13 @@ class Samples:
 
     def finished(self, op_id: OpId, result: Result | PlaitError) -> bool:
         """Take the worker's answer; False if the operation is not one of ours."""
-        load = self._loads.get(op_id)
-        if load is not None:
-            if not load.done():
+        loading = self._loads.get(op_id)
+        if loading is not None:
+            if not loading.future.done():
                 if isinstance(result, PlaitError):
-                    load.set_exception(result)
+                    loading.future.set_exception(result)
                 else:
-                    load.set_result(None)
+                    loading.future.set_result(None)
             return True
         entry = self._in_flight.pop(op_id, None)
         if entry is None:
@@ -132,9 +136,12 @@ class Samples:
                 entry.future.set_exception(
                     WorkerLost("the rollout worker died twice under this sample: see its log")
                 )
-        for future in self._loads.values():
-            if not future.done():
-                future.set_exception(WorkerLost("the rollout worker died during a publish"))
+        for loading in self._loads.values():
+            loading.losses += 1
+            if loading.losses >= MAX_LOSSES and not loading.future.done():
+                loading.future.set_exception(
+                    WorkerLost("the rollout worker died twice during a publish: see its log")
+                )
 
     def drop(self, run_id: RunId, error: PlaitError) -> None:
         """The run has ended: its samples stop and its versions are forgotten."""
@@ -143,6 +150,9 @@ class Samples:
             entry = self._in_flight.pop(op_id)
             if not entry.future.done():
                 entry.future.set_exception(error)
+        for loading in self._loads.values():
+            if loading.command.run_id == run_id and not loading.future.done():
+                loading.future.set_exception(error)
         if self._worker is not None:
             if mine:
                 self._worker.send(m.AbortSamples(op_ids=tuple(mine)))

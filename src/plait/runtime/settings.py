@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -56,11 +55,3 @@ class Settings:
             max_seqs=self.max_seqs,
             train_memory_bytes=self.train_memory_bytes,
         )
-
-
-def shares_path(launch_dir: Path) -> Path:
-    """The table of shares of a launch: in shared memory where the machine has it."""
-    shm = Path("/dev/shm")
-    if shm.is_dir() and os.access(shm, os.W_OK):
-        return shm / f"plait-{os.getpid()}-{abs(hash(str(launch_dir))) % 10**8}.shares"
-    return launch_dir / "shares"

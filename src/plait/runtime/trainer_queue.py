@@ -85,6 +85,11 @@ class TrainerQueue:
         """If the worker is free, ask the policy what it does next."""
         if self._running is not None or self._worker is None:
             return
+        for run_id, queue in self._queues.items():
+            while queue and queue[0].future.cancelled():
+                queue.popleft()
+                if not queue:
+                    self._stage(self._roster[run_id], None)
         items = tuple(
             WorkItem(
                 op_id=q[0].op.op_id,
@@ -127,7 +132,7 @@ class TrainerQueue:
         if isinstance(result, PlaitError):
             _answer(pending.future, result)
         else:
-            self._resident.add(pending.op.run_id)
+            self._keep(facts, pending)
             seen = timing.TimingObservation(
                 kind=type(pending.op).__name__, tokens=pending.tokens, seconds=seconds
             )
@@ -167,6 +172,21 @@ class TrainerQueue:
         if self._worker is not None and run_id in self._resident:
             self._resident.discard(run_id)
             self._worker.send(m.DropRun(run_id=run_id))
+
+    def forget(self, run_id: RunId) -> None:
+        """The run's state on the worker is not what the store says: it is loaded before it is next
+        used."""
+        self._resident.discard(run_id)
+        if self._worker is not None:
+            self._worker.send(m.DropRun(run_id=run_id))
+
+    def _keep(self, facts: RunFacts, pending: _Pending) -> None:
+        """The run's state is on the worker, unless nobody wants it or will commit it."""
+        run_id = pending.op.run_id
+        if facts.stage.ended or (pending.save_to and pending.future.cancelled()):
+            self.forget(run_id)
+        else:
+            self._resident.add(run_id)
 
     def _start(self, pending: _Pending) -> None:
         assert self._worker is not None

@@ -2,9 +2,11 @@
 
 It decides nothing but how many threads the next step gets (``Shares``). One training operation runs
 at a time and gives way to a rollout step after each micro-batch when both live here. Ends when told
-to, or when the head is gone.
+to, or when the head is gone. It gives its cores back before it answers the last thing asked of it,
+so that whoever works next on the answer has the whole machine, every time.
 """
 
+import contextlib
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from plait.cluster.orphans import end_with_parent
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
 from plait.core.operations import (
@@ -140,6 +143,7 @@ class Worker:
                 kv_block_s_by_run={k: v * (t1 - t0) for k, v in step.kv_blocks_by_run.items()},
             )
         )
+        self._release_if_idle()
         for op_id, result in step.finished:
             self._conn.send(m.Finished(op_id=op_id, result=result))
         for op_id, reason in step.failed:
@@ -185,6 +189,7 @@ class Worker:
     def _end_task(self) -> None:
         self._train.pop(0)
         self._slices = None
+        self._release_if_idle()
 
     def _carry_out(self, task: m.Train) -> Generator[TrainStep, None, Result]:
         for op in task.before:
@@ -234,6 +239,10 @@ class Worker:
         self._engines.set_threads(threads)
         return threads
 
+    def _release_if_idle(self) -> None:
+        if not self._busy():
+            self._shares.release()
+
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()
         if force or now - self._reported_s >= REPORT_S:
@@ -249,7 +258,8 @@ class Worker:
         elif isinstance(error, OSError):
             code, message = StoreError.code, f"{error}; free space or check the path, then resume"
         else:
-            traceback.print_exception(error)
+            with contextlib.suppress(OSError):  # the disk of the log may be full
+                traceback.print_exception(error)
             code, message = EngineError.code, f"{type(error).__name__}: {error}"
         self._conn.send(m.Failed(op_id=op_id, code=code, message=message))
 
@@ -279,6 +289,7 @@ def _pid() -> int:
 def main() -> None:
     """Entry point of ``python -m plait.runtime.worker FD SHARES``; the first message is the
     configuration."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conn = Connection(int(sys.argv[1]))
     try:
