@@ -19,6 +19,7 @@ defaults:
   groups: 2
   samples: 4
   steps: {steps}
+  sampling: {{ignore_eos: true}}
   limits: {{max_prompt_tokens: 512, max_tokens: {max_tokens}}}
   optimizer: {{learning_rate: 1.0e-5}}
   environment:

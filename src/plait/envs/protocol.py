@@ -10,7 +10,7 @@ error of that sample; it is never a reward of 0.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from plait.models.tokenizer import Tokenizer
 
@@ -48,6 +48,22 @@ class Environment(Protocol):
     def stop(self) -> tuple[str, ...]:
         """Strings at which a turn ends, besides the model's end token."""
         ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An environment that must be told when its sample has ended, however it ended (others may be
+    waiting for it). Optional; ``close`` may be called more than once."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Observing(Protocol):
+    """A source that can bound what its environments say: optional, for estimates of the cache."""
+
+    max_observation_tokens: int
+    """Most tokens that all answers to one sample add to its context."""
 
 
 class TaskSource(Protocol):

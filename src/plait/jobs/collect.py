@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plait.core.errors import ConfigError, RequestError
 from plait.core.operations import Sampled, SamplingParams
-from plait.envs.protocol import Environment
+from plait.envs.protocol import Closing, Environment, Observing
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, play
 from plait.obs.records import SampleRecord
@@ -113,17 +113,21 @@ async def _group(
             drawn = await client.sample(tokens, params, first_index=episode.sample, version=version)
             return drawn.samples[0]
 
-        await play(
-            episode,
-            env,
-            draw,
-            max_turns=turns,
-            max_context=context.max_context,
-            max_tokens=spec.limits.max_tokens,
-            deadline_s=spec.limits.rollout_deadline_s,
-            now=context.now,
-            tool=lambda t0, t1: context.outside("tool", key, t0, t1),
-        )
+        try:
+            await play(
+                episode,
+                env,
+                draw,
+                max_turns=turns,
+                max_context=context.max_context,
+                max_tokens=spec.limits.max_tokens,
+                deadline_s=spec.limits.rollout_deadline_s,
+                now=context.now,
+                tool=lambda t0, t1: context.outside("tool", key, t0, t1),
+            )
+        finally:
+            if isinstance(env, Closing):
+                env.close()
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -151,11 +155,13 @@ def _params(
 def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
     spec = context.spec
     turns = spec.turns(context.source.max_turns)
+    source = context.source
+    said = source.max_observation_tokens if isinstance(source, Observing) else 0
     return worst_case_blocks(
         n_prompts=len(groups),
         group_size=len(groups[0]),
         prompt_tokens=max(len(e.prompt) for g in groups for e in g),
-        max_new_tokens=min(turns * spec.limits.max_tokens, context.max_context),
+        max_new_tokens=min(turns * spec.limits.max_tokens + said, context.max_context),
         block_size=context.block_size,
         same_prompt=context.source.same_prompt,
     )

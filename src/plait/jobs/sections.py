@@ -135,6 +135,8 @@ class SamplingSection(Section):
     top_k: Annotated[Int, Field(ge=0)] = 0
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    ignore_eos: Annotated[bool, Field(strict=True)] = False
+    """Go on after the model's end token, to the turn's limit (benchmarks of fixed length)."""
 
 
 class OptimizerSection(Section):

@@ -109,6 +109,7 @@ class JobSpec(Section):
             top_k=s.top_k,
             top_p=s.top_p,
             stop=tuple(dict.fromkeys((*s.stop, *stop))),
+            ignore_eos=s.ignore_eos,
             seed=seed,
         )
 
