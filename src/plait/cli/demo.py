@@ -33,7 +33,8 @@ def demo_command(directory: Path | None, *, cores: int, as_json: bool) -> int:
             drive(specs, root / policy, policy=policy, settings=settings, quiet=as_json)
         )
         if any(o.stage is not Stage.DONE for o in outcomes.values()) or len(outcomes) < len(specs):
-            return conclude(outcomes, root / policy, as_json=as_json)
+            names = [spec.name for spec in specs]
+            return conclude(outcomes, names, root / policy, as_json=as_json)
     result = compare(root / "plait", root / "sequential")
     if as_json:
         print(json.dumps(result))

@@ -29,7 +29,13 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Table or JSON.")]
-Policy = Annotated[str, typer.Option(help="How the jobs share the machine.")]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        help="How the jobs share the machine; default: plait, or what the launch had.",
+        show_default=False,
+    ),
+]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
 KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 16 tokens; 0 sizes them.", min=0)]
 
@@ -37,7 +43,7 @@ KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 16 tokens; 0 sizes 
 @app.command()
 def run(
     files: Annotated[list[Path] | None, typer.Argument(help="Job files (YAML).")] = None,
-    policy: Policy = "plait",
+    policy: Policy = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Launch directory; must be new.")
     ] = None,

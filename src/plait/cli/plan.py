@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from plait.jobs.launch import make_source_of
 from plait.jobs.load import load_jobs
+from plait.jobs.named import make_source_of
 from plait.jobs.plan import Plan, make_plan
 from plait.models.rates import measured_rates
 from plait.models.registry import resolve

@@ -1,34 +1,41 @@
 """``plait run``: load, check, launch, watch, and say how it went."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, PlaitError
 from plait.core.runs import Stage
-from plait.envs.protocol import TaskSource
-from plait.jobs.launch import Launch, Outcome, load_controller, make_source_of
+from plait.jobs.launch import Launch, Outcome, room
 from plait.jobs.load import load_jobs
+from plait.jobs.named import make_source_of
+from plait.jobs.preflight import preflight
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
+from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
-from plait.obs.layout import LaunchLayout
 from plait.obs.trace import write_trace
 from plait.policies.protocol import Sharing
+from plait.policies.registry import make as make_policy
+from plait.rewards.pool import RewardPool
 from plait.runtime.settings import Settings
 
 INTERRUPTED = 130
+DEFAULT_POLICY = "plait"
 
 
 def run_command(
     files: Sequence[Path],
     *,
-    policy: str,
+    policy: str | None,
     directory: Path | None,
     resume: Path | None,
     cores: int,
@@ -39,37 +46,17 @@ def run_command(
     if (resume is None) == (not files):
         raise ConfigError("give job files, or --resume DIR")
     if resume is not None:
-        specs, target = resumable(resume), resume
+        left, target = left_of(resume), resume
+        specs, policy = left.specs, policy or left.policy
+        settings = overridden(left.settings, cores=cores, kv_blocks=kv_blocks)
     else:
-        specs = load_jobs(files)
+        specs, policy = load_jobs(files), policy or DEFAULT_POLICY
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         if (target / "launch.json").exists():
             raise ConfigError(f"{target} holds a launch already: use --resume {target}")
-    settings = Settings(cores=cores, kv_blocks=kv_blocks)
-    outcomes = asyncio.run(drive(specs, target, policy=policy, settings=settings))
-    return conclude(outcomes, target, as_json=as_json)
-
-
-def resumable(directory: Path) -> tuple[JobSpec, ...]:
-    """The jobs of a launch that have not ended well or been cancelled."""
-    from plait.store.rows import RunStatus
-    from plait.store.store import Store
-
-    layout = LaunchLayout(directory)
-    if not layout.info.is_file():
-        raise ConfigError(f"{directory} is no launch directory: it has no launch.json")
-    configs = [layout.job(name).config for name in layout.job_names()]
-    specs = load_jobs([c for c in configs if c.is_file()])
-    with Store.at(layout.store) as store:
-        ended = {
-            row.name
-            for row in store.runs.list()
-            if row.status in (RunStatus.DONE, RunStatus.CANCELLED)
-        }
-    left = tuple(s for s in specs if s.name not in ended)
-    if not left:
-        raise ConfigError(f"every job of {directory} has ended: there is nothing to resume")
-    return left
+        settings = Settings(cores=cores, kv_blocks=kv_blocks)
+    outcomes = asyncio.run(drive(specs, target, policy=policy, settings=settings, quiet=as_json))
+    return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
 
 async def drive(
@@ -82,47 +69,78 @@ async def drive(
 ) -> dict[str, Outcome]:
     """Run the jobs to their end; everything wrong with them is found before a worker starts.
 
-    A first Ctrl-C stops in order and leaves everything resumable; jobs cut short have no outcome.
+    A first Ctrl-C stops in order and leaves everything resumable, a second one at once; jobs cut
+    short have no outcome.
     """
     if len({s.model for s in specs}) != 1:
         names = ", ".join(sorted({s.model for s in specs}))
         raise ConfigError(f"the jobs name several models ({names}): run each model by itself")
-    tokenizer = Tokenizer(await asyncio.to_thread(resolve, specs[0].model))
-    sources: list[TaskSource] = [make_source_of(spec, tokenizer) for spec in specs]
-    for spec in specs:
-        load_controller(spec)
-    launch = Launch(directory, model=specs[0].model, policy=policy, settings=settings)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    model = specs[0].model
+    sharing = make_policy(policy) if isinstance(policy, str) else policy
+    model_dir = await asyncio.to_thread(resolve, model)
+    shape = read_shape(model_dir, name=model)
+    settings = settings.resolve(shape)
+    tokenizer = Tokenizer(model_dir)
+    async with contextlib.AsyncExitStack() as stack:
+        sources = []
+        for spec in specs:
+            sources.append(make_source_of(spec, tokenizer))
+            stack.push_async_callback(sources[-1].aclose)
+        pool = await stack.enter_async_context(RewardPool())
+        bounds = room(shape, settings)
+        await preflight(specs, sources, room=bounds, tokenizer=tokenizer, pool=pool)
+        launch = Launch(
+            directory, model=model, policy=sharing, settings=settings, planned=specs, pool=pool
+        )
+        with _stopping() as stop:
+            async with launch:
+                for spec, source in zip(specs, sources, strict=True):
+                    launch.add_job(spec, source)
+                outcomes = await _until_done(launch, stop, quiet=quiet)
     try:
-        async with launch:
-            for spec, source in zip(specs, sources, strict=True):
-                launch.add_job(spec, source)
-            finished = asyncio.create_task(launch.wait_all())
-            watching = asyncio.create_task(watch(launch, quiet=quiet))
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({finished, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (watching, stopped):
-                task.cancel()
-            await asyncio.gather(watching, stopped, return_exceptions=True)
-            if finished.done():
-                outcomes = finished.result()
-            else:
-                finished.cancel()
-                outcomes = launch.outcomes()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-    write_trace(directory)
+        write_trace(directory)
+    except PlaitError as error:
+        print(f"no trace.json: {error}", file=sys.stderr)
     return outcomes
 
 
-def conclude(outcomes: dict[str, Outcome], directory: Path, *, as_json: bool) -> int:
-    """Print how each job ended; the exit code."""
-    layout = LaunchLayout(directory)
-    cut_short = [name for name in layout.job_names() if name not in outcomes]
+async def _until_done(launch: Launch, stop: asyncio.Event, *, quiet: bool) -> dict[str, Outcome]:
+    finished = asyncio.create_task(launch.wait_all())
+    watching = asyncio.create_task(watch(launch, quiet=quiet))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({finished, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    done = finished.done()
+    for task in (watching, stopped, finished):
+        task.cancel()
+    await asyncio.gather(watching, stopped, finished, return_exceptions=True)
+    return finished.result() if done else launch.outcomes()
+
+
+@contextmanager
+def _stopping() -> Iterator[asyncio.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second one has its usual effect."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        stop.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    for number in numbers:
+        loop.add_signal_handler(number, first)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def conclude(
+    outcomes: dict[str, Outcome], names: Sequence[str], directory: Path, *, as_json: bool
+) -> int:
+    """Print how each job of ``names`` ended; the exit code."""
+    cut_short = [name for name in names if name not in outcomes]
     if as_json:
         rows = {n: {"stage": o.stage.value, "reason": o.reason} for n, o in outcomes.items()}
         print(json.dumps({"directory": str(directory), "jobs": rows, "interrupted": cut_short}))

@@ -8,7 +8,6 @@ the prompt once.
 import asyncio
 from dataclasses import dataclass
 
-from plait.core.errors import ConfigError, RequestError
 from plait.core.operations import Sampled, SamplingParams
 from plait.envs.protocol import Closing, Environment, Observing
 from plait.jobs.context import JobContext
@@ -66,7 +65,8 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
                 await env.start()
             group.append(Episode(index=batch.first + p, sample=g, prompt=prompt))
         groups.append(group)
-    _check_prompts(context, groups)
+    for episode in (e for group in groups for e in group):
+        context.room.check_prompt(context.spec.limits, episode.index, len(episode.prompt))
     asked = context.now()
     async with context.client.rollout(_worst(context, groups), evaluating=batch.evaluating):
         started = context.now()
@@ -165,27 +165,6 @@ def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
         block_size=context.block_size,
         same_prompt=context.source.same_prompt,
     )
-
-
-def _check_prompts(context: JobContext, groups: list[list[Episode]]) -> None:
-    limits = context.spec.limits
-    room = context.max_context - limits.max_tokens
-    if room < 1:
-        raise ConfigError(
-            f"limits.max_tokens is {limits.max_tokens}, the model's context only "
-            f"{context.max_context}: lower it"
-        )
-    for episode in (e for group in groups for e in group):
-        n = len(episode.prompt)
-        if n == 0:
-            raise RequestError(f"problem {episode.index} has an empty prompt: give it some text")
-        if n > min(room, limits.max_prompt_tokens):
-            raise RequestError(
-                f"the prompt of problem {episode.index} has {n} tokens; at most "
-                f"{min(room, limits.max_prompt_tokens)} fit (context {context.max_context}, "
-                f"limits.max_tokens {limits.max_tokens}, limits.max_prompt_tokens "
-                f"{limits.max_prompt_tokens}): shorten it or change the limits"
-            )
 
 
 def record(context: JobContext, episode: Episode, step: int, split: str) -> None:

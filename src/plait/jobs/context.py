@@ -7,6 +7,8 @@ from typing import Protocol
 
 from plait.core.runs import Stage
 from plait.envs.protocol import TaskSource
+from plait.jobs.account import Account
+from plait.jobs.room import Room
 from plait.jobs.score import Scorer
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
@@ -26,12 +28,19 @@ class JobContext:
     recorder: JobRecorder
     outside: Callable[[str, str, float, float], None]
     """``(what, key, t0, t1)``: a tool call or a grader's run, which no worker shows."""
-    max_context: int
+    account: Account
+    """What the job's files say of the step at which it is taken up."""
+    room: Room
     block_size: int
 
     def now(self) -> float:
         """Seconds on the clock of all of this launch's processes."""
         return self.client.now()
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that one sample may have, its prompt included."""
+        return self.room.tokens
 
     def seed(self, *parts: object) -> int:
         """A seed that ``(job seed, parts)`` determine alone."""

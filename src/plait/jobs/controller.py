@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 
 from plait.core.errors import EngineError, RewardError
 from plait.core.runs import Stage
@@ -39,31 +40,38 @@ class RLController:
         self._ready = asyncio.Event()
         self._collecting = asyncio.Lock()
         self._step = 0
+        self._evaluated: int | None = None
         self._fruitless = 0
         self._unscored = 0
 
     async def run(self) -> tuple[Stage, str]:
         """Drive the job to its end."""
-        progress = await self._context.client.progress()
+        lag = self._context.spec.staleness
+        await self._take_up()
+        await self._evaluate_if_due()
+        if not self._finished():
+            batches = self._on_policy() if lag == 0 else self._ahead(lag)
+            async with contextlib.aclosing(batches):
+                async for collected in batches:
+                    await self._update(collected)
+                    await self._evaluate_if_due()
+                    if self._finished():
+                        break
+        if self._fruitless and not self._reached():
+            raise EngineError(self._no_signal())
+        return Stage.DONE, self._why_finished()
+
+    async def _take_up(self) -> None:
+        """Go on from the committed step; its line is written if the launch died before it."""
+        context, progress = self._context, await self._context.client.progress()
         self._step = int(progress.get("step", 0))
         self._recent.extend(progress.get("recent", []))
         self._fruitless = int(progress.get("fruitless", 0))
-        spec = self._context.spec
-        if self._step == 0:
-            await self._evaluate()
-        if self._finished():
-            return Stage.DONE, self._why_finished()
-        batches = self._on_policy() if spec.staleness == 0 else self._ahead(spec.staleness)
-        async with contextlib.aclosing(batches):
-            async for collected in batches:
-                await self._update(collected)
-                if self._finished():
-                    break
-                every = spec.evaluation.every if spec.evaluation else 0
-                if every and self._step % every == 0:
-                    await self._evaluate()
-        await self._evaluate()
-        return Stage.DONE, self._why_finished()
+        self._unscored = int(progress.get("unscored", 0))
+        if context.account.has_evaluation:
+            self._evaluated = self._step
+        if not context.account.has_step and "row" in progress:
+            context.recorder.metrics(StepMetrics(**progress["row"]), now=context.now())
 
     async def _on_policy(self) -> AsyncGenerator[Collected, None]:
         while True:
@@ -83,18 +91,19 @@ class RLController:
                 batch += 1
 
         drawing = asyncio.create_task(draw())
+        taking: asyncio.Task[Collected] | None = None
         try:
             while True:
                 taking = asyncio.create_task(queue.get())
                 await asyncio.wait({drawing, taking}, return_when=asyncio.FIRST_COMPLETED)
                 if not taking.done():
-                    taking.cancel()
                     drawing.result()
                 yield await taking
         finally:
-            drawing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await drawing
+            for task in (drawing, taking):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*filter(None, (drawing, taking)), return_exceptions=True)
 
     async def _collect(self, step: int) -> Collected:
         spec = self._context.spec
@@ -109,79 +118,57 @@ class RLController:
             return await collect(self._context, batch)
 
     async def _update(self, collected: Collected) -> None:
-        """One step: train on a batch and commit what it did."""
+        """One step: train on a batch and commit what it did.
+
+        Samples are written before the commit and cut by a resume if it never came; the step's line
+        is committed with it, so that a resume can write what a crash kept back.
+        """
         context, started = self._context, self._context.now()
-        step = self._step + 1
-        rewards = collected.rewards
+        step, rewards = self._step + 1, collected.rewards
         mean = sum(rewards) / len(rewards) if rewards else None
         if mean is not None:
             self._recent.append(mean)
-        learned = await learn(
-            context,
-            collected,
-            step,
-            progress=lambda signal: self._progress(step, signal),
-        )
-        self._fruitless = 0 if learned.signal else self._after_fruitless()
-        self._step = step
-        self._ready.set()
+        self._unscored = 0 if rewards else self._unscored + 1
         for episode in collected.episodes:
             record(context, episode, step, "train")
-        self._record(collected, learned, mean, context.now() - started)
-        self._unscored = 0 if rewards else self._unscored + 1
+
+        def row(learned: Learned) -> StepMetrics:
+            return _row(collected, learned, step, mean, context.now() - started)
+
+        def progress(learned: Learned) -> dict[str, object]:
+            return {
+                "step": step,
+                "recent": list(self._recent),
+                "fruitless": self._after(learned),
+                "unscored": self._unscored,
+                "row": asdict(row(learned)),
+            }
+
+        learned = await learn(context, collected, step, progress=progress)
+        self._fruitless = self._after(learned)
+        self._step = step
+        self._ready.set()
+        context.recorder.metrics(row(learned), now=context.now())
         if self._unscored >= UNSCORED_STEPS:
             errors = sorted({e.error or "no reward function applied" for e in collected.episodes})
             raise RewardError(
                 f"no sample of the last {self._unscored} steps has a reward: {errors[0]}"
             )
         if self._fruitless >= NO_SIGNAL_STEPS:
-            raise EngineError(
-                f"no group had any signal in the first {self._fruitless} steps (every sample of a "
-                f"group earned the same, {mean or 0:g} on average): use an easier task, more "
-                "samples or a higher temperature"
-            )
+            raise EngineError(self._no_signal())
 
-    def _record(
-        self, collected: Collected, learned: Learned, mean: float | None, update_s: float
-    ) -> None:
-        m, episodes = learned.metrics, collected.episodes
-        row = StepMetrics(
-            step=self._step,
-            version=self._context.client.version,
-            reward_mean=mean,
-            reward_n=len(collected.rewards),
-            reward_errors=sum(e.reward is None for e in episodes),
-            groups=learned.groups,
-            groups_skipped=learned.groups_skipped,
-            tokens_sampled=collected.n_sampled,
-            loss=m.get("loss:sum"),
-            grad_norm=m.get("grad_norm:mean"),
-            lr=learned.lr,
-            staleness=learned.staleness,
-            kl=m.get("kl_ref:mean"),
-            sampler_trainer_logprob_max_diff=m.get("logprob_diff:max"),
-            rollout_s=collected.rollout_s,
-            reward_s=collected.reward_s,
-            reference_s=learned.reference_s,
-            train_s=learned.train_s,
-            publish_s=learned.publish_s,
-            wait_s=collected.wait_s,
-            step_s=collected.wait_s + collected.rollout_s + collected.reward_s + update_s,
-            extra={
-                "turns_mean": sum(e.n_turns for e in episodes) / len(episodes),
-                "tokens_trained": float(learned.tokens_trained),
-                "clip_fraction": m.get("clip_fraction:mean", 0.0),
-            },
+    def _after(self, learned: Learned) -> int:
+        """Steps without signal: counted only until the first update, for a policy that has learned
+        all has none either."""
+        return 0 if learned.version else self._fruitless + 1
+
+    def _no_signal(self) -> str:
+        mean = sum(self._recent) / len(self._recent) if self._recent else 0.0
+        return (
+            f"no group had any signal in the first {self._fruitless} steps (all samples of a group "
+            f"earned the same, {mean:g} in the end): use an easier task, more samples or a higher "
+            "temperature"
         )
-        self._context.recorder.metrics(row, now=self._context.now())
-
-    def _progress(self, step: int, signal: bool) -> dict[str, object]:
-        fruitless = 0 if signal else self._after_fruitless()
-        return {"step": step, "recent": list(self._recent), "fruitless": fruitless}
-
-    def _after_fruitless(self) -> int:
-        """Counts until the first update: a policy that has learned all has no signal either."""
-        return self._fruitless + 1 if self._context.client.version == 0 else 0
 
     def _finished(self) -> bool:
         spec = self._context.spec
@@ -203,7 +190,47 @@ class RLController:
             return f"reached its target reward after {self._step} steps"
         return f"finished {self._step} steps"
 
-    async def _evaluate(self) -> None:
-        if self._context.spec.evaluation is not None:
+    async def _evaluate_if_due(self) -> None:
+        """Before the first step, after the last, and every so often between; once each."""
+        section = self._context.spec.evaluation
+        if section is None or self._evaluated == self._step:
+            return
+        every = section.every
+        if self._step == 0 or self._finished() or (every and self._step % every == 0):
             async with self._collecting:
                 await evaluate(self._context, self._step)
+            self._evaluated = self._step
+
+
+def _row(
+    collected: Collected, learned: Learned, step: int, mean: float | None, update_s: float
+) -> StepMetrics:
+    m, episodes = learned.metrics, collected.episodes
+    return StepMetrics(
+        step=step,
+        version=learned.version,
+        reward_mean=mean,
+        reward_n=len(collected.rewards),
+        reward_errors=sum(e.reward is None for e in episodes),
+        groups=learned.groups,
+        groups_skipped=learned.groups_skipped,
+        tokens_sampled=collected.n_sampled,
+        loss=m.get("loss:sum"),
+        grad_norm=m.get("grad_norm:mean"),
+        lr=learned.lr,
+        staleness=learned.staleness,
+        kl=m.get("kl_ref:mean"),
+        sampler_trainer_logprob_max_diff=m.get("logprob_diff:max"),
+        rollout_s=collected.rollout_s,
+        reward_s=collected.reward_s,
+        reference_s=learned.reference_s,
+        train_s=learned.train_s,
+        publish_s=learned.publish_s,
+        wait_s=collected.wait_s,
+        step_s=collected.wait_s + collected.rollout_s + collected.reward_s + update_s,
+        extra={
+            "turns_mean": sum(e.n_turns for e in episodes) / len(episodes),
+            "tokens_trained": float(learned.tokens_trained),
+            "clip_fraction": m.get("clip_fraction:mean", 0.0),
+        },
+    )

@@ -9,14 +9,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from plait.algos.datums import Segment, Trajectory
-from plait.core.errors import CapacityError, EnvironmentFailure, RequestError, RunEnded, WorkerLost
+from plait.core.errors import (
+    CapacityError,
+    EnvironmentFailure,
+    RequestError,
+    RunEnded,
+    StoreError,
+    WorkerLost,
+)
 from plait.core.operations import Sampled, StopReason
 from plait.envs.protocol import Environment
 
 Draw = Callable[[tuple[int, ...], int], Awaitable[Sampled]]
 """``(tokens so far, turn) -> what the policy says next``."""
 
-FATAL = (RunEnded, RequestError, CapacityError, WorkerLost)
+FATAL = (RunEnded, RequestError, CapacityError, WorkerLost, StoreError)
 """What no sample can be blamed for: these end the step, everything else ends the sample."""
 
 

@@ -1,19 +1,19 @@
 """Launch: several jobs on one machine, from start to end. What ``plait.open`` returns.
 
-Owns the session (workers, store), the recorder, one reward pool and one task per job. Jobs join,
-are paused and are cancelled while others run; one job's failure ends that job with its reason and
-nothing else. Leaving the block stops everything; what is committed can be resumed.
+Owns the directory's lock, the session (workers, store), the recorder, the reward pool and one task
+per job. Jobs join, are paused and are cancelled while others run; one job's failure ends that job
+with its reason and nothing else. A job is written down before anything is done for it, so that a
+launch that is killed at any moment is resumed with all its jobs. Leaving the block stops
+everything; what is committed can be resumed.
 """
 
 import asyncio
-import importlib
+import json
 import platform
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -21,21 +21,20 @@ from typing import Any, Self
 
 import psutil
 
-from plait.adapters.export import export_adapter
-from plait.core.errors import ConfigError, PlaitError, RunEnded
+from plait.core.errors import ConfigError, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.envs.protocol import TaskSource
-from plait.envs.registry import make_source
-from plait.jobs.context import Controller, JobContext
-from plait.jobs.controller import RLController
+from plait.jobs.life import Job, Life, Outcome
 from plait.jobs.load import dump_resolved
-from plait.jobs.score import Scorer
+from plait.jobs.named import load_controller, make_source_of
+from plait.jobs.room import Room
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
+from plait.obs.layout import LaunchLayout
 from plait.obs.recorder import Recorder
 from plait.obs.records import LaunchInfo
 from plait.policies.protocol import Sharing
@@ -45,15 +44,10 @@ from plait.runtime.client import RunClient
 from plait.runtime.journal import LaunchJournal
 from plait.runtime.session import Session
 from plait.runtime.settings import Settings
-from plait.store.files import truncate_jsonl
+from plait.store.files import disk_errors, write_whole
+from plait.store.lock import LaunchLock
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a job ended."""
-
-    stage: Stage
-    reason: str
+__all__ = ["Launch", "Outcome"]
 
 
 class Launch:
@@ -66,39 +60,61 @@ class Launch:
         model: str = "tiny",
         policy: str | Sharing = "plait",
         settings: Settings | None = None,
+        planned: Sequence[JobSpec] = (),
+        pool: RewardPool | None = None,
     ) -> None:
+        """``planned``: jobs that will be added, written down before the workers start. ``pool``:
+        graders to use, which stay the caller's."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or Settings()
-        self._jobs: dict[str, asyncio.Task[Outcome]] = {}
-        self.specs: dict[str, JobSpec] = {}
+        self._planned, self._pool = tuple(planned), pool
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+
+    @property
+    def specs(self) -> dict[str, JobSpec]:
+        """The jobs added so far."""
+        return {name: job.spec for name, job in self._jobs.items()}
 
     async def __aenter__(self) -> Self:
         """Start the workers; errors of the model, the machine or the directory are raised here."""
         model_dir = await asyncio.to_thread(resolve, self.model)
         self.tokenizer = Tokenizer(model_dir)
-        shape: ModelShape = read_shape(model_dir, name=self.model)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.recorder = Recorder(self.directory, origin_s=time.monotonic())
-        journal = LaunchJournal(
-            self.recorder, policy=self.sharing.name, n_params=shape.n_params, now=time.monotonic
-        )
-        self.session = Session(
-            self.directory,
-            model=self.model,
-            sharing=self.sharing,
-            settings=self._settings,
-            journal=journal,
-        )
-        try:
-            await self.session.__aenter__()
-        except BaseException:
-            self.recorder.close()
-            raise
-        logs = self.directory / "logs"
-        self.pool = await RewardPool(log=logs / "graders.log").__aenter__()
-        self.recorder.launch(self._info())
+        self._shape: ModelShape = read_shape(model_dir, name=self.model)
+        self._settings = self._settings.resolve(self._shape)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(LaunchLock(self.directory))
+            logs = self.directory / "logs"
+            with disk_errors(logs):
+                logs.mkdir(exist_ok=True)
+            self.recorder = Recorder(self.directory, origin_s=time.monotonic())
+            stack.callback(self.recorder.close)
+            self._info = self._first_info()
+            self._write_down(self._planned)
+            if self._pool is None:
+                self._pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
+            self.session = Session(
+                self.directory,
+                model=self.model,
+                sharing=self.sharing,
+                settings=self._settings,
+                journal=self._journal(asyncio.get_running_loop()),
+                locked=True,
+            )
+            await stack.enter_async_context(self.session)
+            self._info["peak_flops"] = self.session.head.peak_flops
+            self._write_down(())
+            self._life = Life(
+                session=self.session,
+                recorder=self.recorder,
+                pool=self._pool,
+                tokenizer=self.tokenizer,
+                room=room(self._shape, self._settings),
+            )
+            stack.push_async_callback(self._stop_jobs)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -108,12 +124,7 @@ class Launch:
         trace: TracebackType | None,
     ) -> None:
         """Stop the jobs still running (resumable) and the workers."""
-        for task in self._jobs.values():
-            task.cancel()
-        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
-        await self.pool.__aexit__(None, None, None)
-        await self.session.__aexit__(kind, error, trace)
-        self.recorder.close()
+        await self._stack.aclose()
 
     async def create_run(self, name: str, *, lora: LoraSpec | None = None) -> RunClient:
         """A run that the caller drives by the seven operations."""
@@ -128,180 +139,120 @@ class Launch:
                 f"job {spec.name} wants model {spec.model}, this launch serves {self.model}: "
                 "run jobs of different models in launches of their own"
             )
-        made = source if source is not None else make_source_of(spec, self.tokenizer)
-        controller = load_controller(spec)
-        self.specs[spec.name] = spec
-        self._jobs[spec.name] = asyncio.create_task(
-            self._drive(spec, made, controller), name=f"job-{spec.name}"
+        job = Job(
+            spec=spec,
+            source=source if source is not None else make_source_of(spec, self.tokenizer),
+            controller=load_controller(spec),
         )
+        if spec not in self._planned:
+            self._write_down((spec,))
+        self._jobs[spec.name] = job
+        self._tasks[spec.name] = asyncio.create_task(self._life.lead(job), name=f"job-{spec.name}")
 
     def pause(self, name: str) -> None:
         """Hold a job back; its work in flight keeps its place."""
-        self.session.head.set_paused(RunId(self._known(name)), True)
+        self._set_paused(name, True)
 
     def resume(self, name: str) -> None:
         """Let a paused job go on."""
-        self.session.head.set_paused(RunId(self._known(name)), False)
+        self._set_paused(name, False)
 
     async def cancel(self, name: str, reason: str = "cancelled") -> Outcome:
         """End a job for good; what it has committed stays on disk."""
-        task = self._jobs[self._known(name)]
-        if not task.done():
-            await self.session.end_run(name, Stage.CANCELLED, reason)
+        job = self._known(name)
+        if not self._tasks[name].done():
+            job.doom = reason
+            if self.session.has_run(name):
+                await self.session.end_run(name, Stage.CANCELLED, reason)
         return await self.wait(name)
 
     async def wait(self, name: str) -> Outcome:
         """How a job ended."""
-        return await self._jobs[self._known(name)]
+        self._known(name)
+        return await self._tasks[name]
 
     async def wait_all(self) -> dict[str, Outcome]:
         """How every job ended, jobs added meanwhile included."""
-        while pending := [t for t in self._jobs.values() if not t.done()]:
+        while pending := [t for t in self._tasks.values() if not t.done()]:
             await asyncio.wait(pending)
-        return {name: task.result() for name, task in self._jobs.items()}
+        return {name: task.result() for name, task in self._tasks.items()}
 
     def outcomes(self) -> dict[str, Outcome]:
         """How the jobs that have ended did so."""
-        return {n: t.result() for n, t in self._jobs.items() if t.done() and not t.cancelled()}
+        return {n: t.result() for n, t in self._tasks.items() if t.done() and not t.cancelled()}
 
-    async def _drive(
-        self, spec: JobSpec, source: TaskSource, controller: Callable[[JobContext], Controller]
-    ) -> Outcome:
-        """One job from its run's creation to its end; a failure is an outcome, no exception."""
-        layout = self.recorder.layout.job(spec.name)
-        try:
-            layout.root.mkdir(parents=True, exist_ok=True)
-            layout.config.write_text(dump_resolved(spec), encoding="utf-8")
-            outcome = await self._attempt(spec, source, controller)
-        except Exception as error:
-            outcome = self._failure(spec.name, error)
-        finally:
-            await source.aclose()
-        if self.session.has_run(spec.name):
-            await self.session.end_run(spec.name, outcome.stage, outcome.reason)
-        return outcome
+    def _set_paused(self, name: str, paused: bool) -> None:
+        self._known(name).paused = paused
+        if self.session.has_run(name):
+            self.session.head.set_paused(RunId(name), paused)
 
-    async def _attempt(
-        self, spec: JobSpec, source: TaskSource, controller: Callable[[JobContext], Controller]
-    ) -> Outcome:
-        layout = self.recorder.layout.job(spec.name)
-        client = await self.session.create_run(
-            spec.name,
-            lora=spec.lora(),
-            weight=spec.weight,
-            priority=spec.priority,
-            max_staleness=spec.staleness,
-            checkpoint_every=spec.checkpoint.every,
-            keep_last=spec.checkpoint.keep_last,
-        )
-        for file in (layout.metrics, layout.samples):
-            truncate_jsonl(file, client.facts.step)
-        recorder = self.recorder.job(spec.name, RunId(spec.name))
-        scorer = Scorer(
-            self.pool,
-            spec,
-            self.tokenizer,
-            outside=self._outside(spec.name),
-            now=self.session.head.now,
-        )
-        context = JobContext(
-            spec=spec,
-            client=client,
-            source=source,
-            tokenizer=self.tokenizer,
-            scorer=scorer,
-            recorder=recorder,
-            outside=self._outside(spec.name),
-            max_context=self.session.shape.max_context,
-            block_size=self.session.head.settings.block_size,
-        )
-        try:
-            await scorer.check()
-            stage, reason = await controller(context).run()
-        finally:
-            await scorer.aclose()
-        await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
-        return Outcome(stage=stage, reason=reason)
+    async def _stop_jobs(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _failure(self, name: str, error: Exception) -> Outcome:
-        """The one recorder of what ends a job."""
-        while isinstance(error, ExceptionGroup):
-            error = error.exceptions[0]
-        if isinstance(error, RunEnded) and self.session.has_run(name):
-            facts = self.session.run(name).facts
-            if facts.stage.ended:
-                return Outcome(stage=facts.stage, reason=facts.reason)
-        if isinstance(error, PlaitError):
-            return Outcome(stage=Stage.FAILED, reason=str(error))
-        log = self.directory / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as out:
-            traceback.print_exception(error, file=out)
-        return Outcome(stage=Stage.FAILED, reason=f"{type(error).__name__}: {error} (see {log})")
+    def _journal(self, loop: asyncio.AbstractEventLoop) -> LaunchJournal:
+        def give_up(error: StoreError) -> None:
+            # Not at once: the head is in the middle of what it was writing about.
+            loop.call_soon(lambda: self.session.head.give_up(error))
 
-    def _outside(self, name: str) -> Callable[[str, str, float, float], None]:
-        def write(what: str, key: str, t0: float, t1: float) -> None:
-            self.recorder.outside(what, run=RunId(name), key=key, t0=t0, t1=t1)
-
-        return write
-
-    def _info(self) -> LaunchInfo:
-        head = self.session.head
-        return LaunchInfo(
+        return LaunchJournal(
+            self.recorder,
             policy=self.sharing.name,
-            model=self.model,
-            started_at=time.time(),
-            versions={"python": platform.python_version(), **_versions("plait", "torch")},
-            machine={
-                "cores": head.settings.cores,
+            n_params=self._shape.n_params,
+            now=time.monotonic,
+            on_broken=give_up,
+        )
+
+    def _write_down(self, specs: Sequence[JobSpec]) -> None:
+        """Keep the jobs' configurations, then ``launch.json``, which names them."""
+        for spec in specs:
+            layout = self.recorder.layout.job(spec.name)
+            with disk_errors(layout.root):
+                layout.root.mkdir(parents=True, exist_ok=True)
+            write_whole(layout.config, [dump_resolved(spec)])
+        jobs = dict.fromkeys((*self._info["jobs"], *(spec.name for spec in specs)))
+        self._info["jobs"] = tuple(jobs)
+        self.recorder.launch(LaunchInfo(**self._info))
+
+    def _first_info(self) -> dict[str, Any]:
+        """Fields of ``LaunchInfo``; what an earlier life of the launch began stays."""
+        before = read_info(self.recorder.layout)
+        return {
+            "policy": self.sharing.name,
+            "model": self.model,
+            "started_at": before.get("started_at", time.time()),
+            "jobs": tuple(before.get("jobs", ())),
+            "versions": {"python": platform.python_version(), **_versions("plait", "torch")},
+            "machine": {
+                "cores": self._settings.cores,
                 "memory_bytes": psutil.virtual_memory().total,
                 "device": platform.processor() or platform.machine(),
             },
-            peak_flops=head.peak_flops,
-            settings=asdict(head.settings),
-        )
+            "peak_flops": 0.0,
+            "settings": asdict(self._settings),
+        }
 
-    def _known(self, name: str) -> str:
+    def _known(self, name: str) -> Job:
         if name not in self._jobs:
             known = ", ".join(self._jobs) or "none"
             raise ConfigError(f"there is no job {name}: known are {known}")
-        return name
+        return self._jobs[name]
 
 
-def make_source_of(spec: JobSpec, tokenizer: Tokenizer) -> TaskSource:
-    """The job's environment; ConfigError if its section is wrong."""
-    with importable(spec.base_dir):
-        return make_source(
-            spec.environment.name, spec.environment.config, tokenizer, spec.seed, spec.base_dir
-        )
+def room(shape: ModelShape, settings: Settings) -> Room:
+    """What one sample may have under resolved settings."""
+    return Room(
+        max_context=shape.max_context, cache_tokens=settings.kv_blocks * settings.block_size
+    )
 
 
-def load_controller(spec: JobSpec) -> Callable[[JobContext], Controller]:
-    """The job's own controller class, or the RL loop."""
-    if spec.controller is None:
-        return RLController
-    module, _, name = spec.controller.partition(":")
-    with importable(spec.base_dir):
-        try:
-            found: Any = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"controller {spec.controller} of job {spec.name}: {error}"
-            ) from error
-    return found  # type: ignore[no-any-return]
-
-
-@contextmanager
-def importable(directory: str) -> Iterator[None]:
-    """Let ``module:name`` find files beside the job file."""
-    if not directory or directory in sys.path:
-        yield
-        return
-    sys.path.insert(0, directory)
-    try:
-        yield
-    finally:
-        sys.path.remove(directory)
+def read_info(layout: LaunchLayout) -> dict[str, Any]:
+    """``launch.json`` as it stands; empty if there is none."""
+    if not layout.info.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(layout.info.read_text(encoding="utf-8"))
+    return found
 
 
 def _versions(*packages: str) -> dict[str, str]:

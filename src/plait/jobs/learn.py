@@ -1,10 +1,11 @@
 """Learn: one update from one collected batch: reference pass, gradient, optimizer step, publish."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plait.algos.batch import Scored, build_batch
 from plait.algos.datums import with_reference
+from plait.core.operations import StepResult
 from plait.jobs.collect import Collected
 from plait.jobs.context import JobContext
 
@@ -13,7 +14,8 @@ from plait.jobs.context import JobContext
 class Learned:
     """What an update did. Without signal there is none, and the version stays."""
 
-    signal: bool
+    version: int
+    """The run's version after the step."""
     groups: int
     groups_skipped: int
     staleness: int = 0
@@ -30,9 +32,9 @@ async def learn(
     collected: Collected,
     step: int,
     *,
-    progress: Callable[[bool], dict[str, object]],
+    progress: Callable[[Learned], dict[str, object]],
 ) -> Learned:
-    """Train on a batch; ``progress(signal)`` is committed with the step."""
+    """Train on a batch; ``progress`` of what was learned is committed with the step."""
     spec, client = context.spec, context.client
     kl_coef = spec.algorithm.kl_coef
     batch = build_batch(
@@ -46,8 +48,9 @@ async def learn(
     )
     n_groups = len(collected.groups)
     if not batch.data:
-        await client.skip_step(progress(False))
-        return Learned(signal=False, groups=n_groups, groups_skipped=n_groups)
+        nothing = Learned(version=client.version, groups=n_groups, groups_skipped=n_groups)
+        await client.skip_step(progress(nothing))
+        return nothing
     t0 = context.now()
     data = batch.data
     if kl_coef > 0:
@@ -58,19 +61,21 @@ async def learn(
     gradient = await client.forward_backward(data, spec.algorithm.loss, spec.algorithm.loss_config)
     adam = spec.adam(step)
     staleness = client.version - min(versions, default=client.version)
-    stepped = await client.optim_step(adam, progress=progress(True))
-    t2 = context.now()
+
+    def learned(stepped: StepResult) -> Learned:
+        return Learned(
+            version=stepped.version,
+            groups=n_groups,
+            groups_skipped=n_groups - len(batch.signal.with_signal),
+            staleness=staleness,
+            tokens_trained=batch.n_tokens,
+            lr=adam.learning_rate,
+            reference_s=t1 - t0,
+            train_s=context.now() - t1,
+            metrics={**gradient.metrics, **stepped.metrics},
+        )
+
+    stepped = await client.optim_step(adam, progress=lambda done: progress(learned(done)))
+    result, t2 = learned(stepped), context.now()
     await client.publish(stepped.version)
-    t3 = context.now()
-    return Learned(
-        signal=True,
-        groups=n_groups,
-        groups_skipped=n_groups - len(batch.signal.with_signal),
-        staleness=staleness,
-        tokens_trained=batch.n_tokens,
-        lr=adam.learning_rate,
-        reference_s=t1 - t0,
-        train_s=t2 - t1,
-        publish_s=t3 - t2,
-        metrics={**gradient.metrics, **stepped.metrics},
-    )
+    return replace(result, publish_s=context.now() - t2)

@@ -8,7 +8,7 @@ are resolved by their own registries, which refuse what they do not know.
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from plait.core.runs import ALL_LINEAR, MAX_RANK
 from plait.rewards.names import JUDGE
@@ -43,6 +43,16 @@ class AdapterSection(Section):
     alpha: Positive = 16.0
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ALL_LINEAR
     seed: Int | None = None
+
+    @field_validator("targets")
+    @classmethod
+    def _exist(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        for name in targets:
+            if name not in ALL_LINEAR:
+                near = get_close_matches(name, ALL_LINEAR, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(ALL_LINEAR)}"
+                raise ValueError(f"`{name}` matches no linear layer: {hint}")
+        return targets
 
 
 class EnvironmentSection(BaseModel):

@@ -7,7 +7,6 @@ rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` 
 resumes.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from plait.obs.records import (
     as_row,
     plain,
 )
-from plait.store.files import disk_errors
+from plait.obs.trackers import Tracker
+from plait.store.files import write_whole
 
 
 class JobRecorder:
@@ -35,18 +35,20 @@ class JobRecorder:
         self._launch = launch
         self._metrics = JsonlWriter(self.layout.metrics)
         self._samples = JsonlWriter(self.layout.samples)
+        self.trackers: tuple[Tracker, ...] = ()
+        """Where figures go besides the job's own file."""
         self.last_step: StepMetrics | None = None
         self.last_evaluation: Evaluation | None = None
 
     def metrics(self, row: StepMetrics, *, now: float) -> None:
         """One training step, at its end."""
         self.last_step = row
-        self._metrics.write({"t": self._launch.t(now), **as_row(row)})
+        self._write(row, now)
 
     def evaluation(self, row: Evaluation, *, now: float) -> None:
         """One held-out evaluation, at its end."""
         self.last_evaluation = row
-        self._metrics.write({"t": self._launch.t(now), **as_row(row)})
+        self._write(row, now)
 
     def sample(self, row: SampleRecord) -> None:
         """One sample, rewarded or not."""
@@ -55,6 +57,13 @@ class JobRecorder:
     def event(self, kind: str, *, now: float, **detail: Any) -> None:
         """Something that happened to this job."""
         self._launch.event(kind, now=now, run=self.run_id, **detail)
+
+    def _write(self, row: StepMetrics | Evaluation, now: float) -> None:
+        values = as_row(row)
+        self._metrics.write({"t": self._launch.t(now), **values})
+        figures = {k: v for k, v in values.items() if isinstance(v, int | float)}
+        for tracker in self.trackers:
+            tracker.log(row.step, figures)
 
     def close(self) -> None:
         """Close the job's files."""
@@ -83,14 +92,7 @@ class Recorder:
 
     def launch(self, info: LaunchInfo) -> None:
         """Write ``launch.json``, whole or not at all."""
-        path = self.layout.info
-        staging = path.with_name(f"tmp-{path.name}")
-        with disk_errors(path):
-            with staging.open("w", encoding="utf-8") as file:
-                file.write(dumps(as_row(info)) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            staging.replace(path)
+        write_whole(self.layout.info, [dumps(as_row(info)) + "\n"])
 
     def span(self, span: Span) -> None:
         """A stretch of a worker's time."""

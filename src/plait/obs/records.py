@@ -23,6 +23,8 @@ class LaunchInfo:
     policy: str
     model: str
     started_at: float
+    jobs: tuple[str, ...] = ()
+    """In order of joining."""
     """Seconds since the epoch."""
     versions: Mapping[str, str]
     """Of plait, Python, torch, …"""

@@ -5,16 +5,24 @@ then on. Nothing leaves the machine unless the user says so: wandb is offline by
 (``WANDB_MODE``).
 """
 
+import contextlib
 import os
+import queue
+import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from plait.core.errors import ConfigError
 
 TRACKERS = ("wandb", "trackio")
+MAX_WAITING = 1000
+"""Rows that may wait for a slow tracker: hours of steps, little memory."""
+FINISH_S = 20.0
+"""How long the end of a job waits for its tracker's last figures."""
 
 
 class Tracker(Protocol):
@@ -73,6 +81,14 @@ class Guarded:
             self._report(f"tracker {self._name} is off: {type(error).__name__}: {error}")
 
 
+def check_tracker(name: str) -> None:
+    """ConfigError if the tracker is unknown or its package is missing; nothing is imported."""
+    if name not in TRACKERS:
+        raise ConfigError(f"unknown tracker {name!r}: use one of {', '.join(TRACKERS)}")
+    if find_spec(name) is None:
+        raise ConfigError(f"tracker {name} needs its package: pip install 'plait[{name}]'")
+
+
 def make_tracker(
     name: str,
     *,
@@ -84,8 +100,7 @@ def make_tracker(
 ) -> Tracker:
     """Start a tracker. ConfigError if it is unknown or its package is missing; whatever fails later
     goes to ``report`` in one line."""
-    if name not in TRACKERS:
-        raise ConfigError(f"unknown tracker {name!r}: use one of {', '.join(TRACKERS)}")
+    check_tracker(name)
     try:
         module = import_module(name)
     except ImportError as error:
@@ -101,6 +116,47 @@ def make_tracker(
             "settings": {"silent": True, "console": "off"},  # the terminal is the live view's
         }
     return Guarded(name, _Lazy(lambda: _Run(module, arguments)), report)
+
+
+class Background:
+    """A tracker on a thread of its own: however slow it is to start or to log, no job waits for it.
+
+    Figures that it cannot take in time are dropped and reported once; so is its failure to start.
+    """
+
+    def __init__(self, start: Callable[[], Tracker], report: Callable[[str], None]) -> None:
+        self._start, self._report = start, report
+        self._rows: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(MAX_WAITING)
+        self._dropped = False
+        self._thread = threading.Thread(target=self._serve, name="plait-tracker", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand over figures of one step; returns at once."""
+        try:
+            self._rows.put_nowait((step, metrics))
+        except queue.Full:
+            if not self._dropped:
+                self._dropped = True
+                self._report("a tracker is too slow: figures are being dropped")
+
+    def finish(self) -> None:
+        """Wait for what was handed over, within reason, and end the tracker's run."""
+        if self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._rows.put(None, timeout=FINISH_S)
+            self._thread.join(FINISH_S)
+
+    def _serve(self) -> None:
+        try:
+            tracker = self._start()
+        except Exception as error:  # other people's code, as in Guarded
+            self._dropped = True
+            self._report(f"a tracker is off: {type(error).__name__}: {error}")
+            return
+        while (row := self._rows.get()) is not None:
+            tracker.log(*row)
+        tracker.finish()
 
 
 class _Lazy:

@@ -5,7 +5,7 @@ mutation is accepted by the store under ``(run_id, seq)`` before it is queued; a
 disk before its row is committed and committed before anyone can sample it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from plait.runtime.facts import RunFacts
 from plait.runtime.head import Head
 from plait.runtime.ledger import Ledger
 from plait.store.rows import Json
+
+Progress = Json | Callable[[StepResult], Json] | None
 
 
 class RunClient:
@@ -134,10 +136,11 @@ class RunClient:
         assert isinstance(result, ForwardResult)
         return result
 
-    async def optim_step(self, adam: AdamParams, *, progress: Json | None = None) -> StepResult:
+    async def optim_step(self, adam: AdamParams, *, progress: Progress = None) -> StepResult:
         """Apply the accumulated gradient; the new version is durable when this returns.
 
-        ``progress`` is the controller's own state, committed with the version.
+        ``progress`` is the controller's own state, committed with the version; a function of what
+        the step did, if it needs that.
         """
         op = OptimStep(
             op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), adam=adam
@@ -235,20 +238,22 @@ class RunClient:
         return result
 
     async def _commit(
-        self, op: Create | OptimStep | Load, version: int, *, progress: Json | None = None
+        self, op: Create | OptimStep | Load, version: int, *, progress: Progress = None
     ) -> StepResult:
         """Carry out an operation that makes a version: on disk, then in the store, then visible."""
         await self._ledger.accept(op)
         path = str(self._versions_dir / f"{version:06d}")
         try:
             result = await self._head.queue.submit(op, save_to=path)
-            await self._ledger.commit(op, version, path, progress)
+            metrics = result.metrics if isinstance(result, StepResult) else {}
+            step = StepResult(version=version, metrics=metrics)
+            kept = progress(step) if callable(progress) else progress
+            await self._ledger.commit(op, version, path, kept)
         except PlaitError as error:
             self._head.queue.forget(op.run_id)  # the worker may have gone ahead of what is kept
             await self._ledger.finish(op, error=error)
             raise
-        metrics = result.metrics if isinstance(result, StepResult) else {}
-        return StepResult(version=version, metrics=metrics)
+        return step
 
     def _op_id(self) -> OpId:
         self._n_ops += 1

@@ -20,7 +20,7 @@ MAX_RESTARTS = 5
 """Deaths in a row without a single finished operation in between before the pool gives up."""
 
 SHARES = "shares"
-"""Table of shares, in the launch directory: a name elsewhere would outlive a head that is killed."""
+"""Table of shares, in the launch directory: elsewhere it would outlive a head that is killed."""
 
 
 class Pool:

@@ -6,6 +6,7 @@ again by whoever drives the run.
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -47,19 +48,23 @@ class Session:
         sharing: Sharing,
         settings: Settings,
         journal: Journal,
+        locked: bool = False,
     ) -> None:
+        """``locked``: the caller holds the directory's lock already."""
         self.directory, self.model, self.sharing = directory.resolve(), model, sharing
-        self._settings, self._journal = settings, journal
+        self._settings, self._journal, self._locked = settings, journal, locked
         self._clients: dict[RunId, RunClient] = {}
 
     async def __aenter__(self) -> Self:
         """Take the directory, open its store, start the workers."""
-        self._lock = LaunchLock(self.directory)
-        try:
+        async with AsyncExitStack() as stack:
+            if not self._locked:
+                stack.enter_context(LaunchLock(self.directory))
             self.model_dir = await asyncio.to_thread(resolve, self.model)
             self.shape: ModelShape = read_shape(self.model_dir, name=self.model)
-            self.store = Store.at(self.directory / "store.db")
+            self.store = stack.enter_context(Store.at(self.directory / "store.db"))
             self._writer = Writer()
+            stack.callback(self._writer.close)
             self.head = Head(
                 model_dir=self.model_dir,
                 shape=self.shape,
@@ -69,9 +74,8 @@ class Session:
                 journal=self._journal,
             )
             await self.head.start()
-        except BaseException:
-            self._lock.close()
-            raise
+            stack.push_async_callback(self.head.stop)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -81,10 +85,7 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         """Stop the workers; everything committed stays and can be resumed."""
-        await self.head.stop()
-        self._writer.close()
-        self.store.close()
-        self._lock.close()
+        await self._stack.aclose()
 
     async def create_run(
         self,

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from plait.core.errors import StoreError
 from plait.obs.jsonl import drop_torn_line, dumps, read_jsonl
@@ -201,22 +202,36 @@ def truncate_jsonl(path: str | Path, keep_step: int) -> int:
 
     Rows without a ``step`` stay. The file is replaced whole, or left as it was.
     """
+    return drop_rows(path, lambda row: _later(row.get("step"), keep_step))
+
+
+def drop_rows(path: str | Path, unwanted: Callable[[dict[str, Any]], bool]) -> int:
+    """Drop a torn last line and every row that is ``unwanted``; how many rows.
+
+    The file is replaced whole, or left as it was.
+    """
     path = Path(path)
     with disk_errors(path):
         if not path.is_file():
             return 0
         drop_torn_line(path)
-        rows = list(read_jsonl(path))
-        kept = [row for row in rows if not _later(row.get("step"), keep_step)]
-        if len(kept) < len(rows):
-            staging = path.with_name(f"{STAGING}{path.name}")
-            with staging.open("w", encoding="utf-8") as file:
-                file.writelines(dumps(row) + "\n" for row in kept)
-                file.flush()
-                os.fsync(file.fileno())
-            staging.replace(path)
-            _fsync(path.parent)
-        return len(rows) - len(kept)
+        n_dropped = sum(unwanted(row) for row in read_jsonl(path))
+        if n_dropped:
+            kept = (row for row in read_jsonl(path) if not unwanted(row))
+            write_whole(path, (dumps(row) + "\n" for row in kept))
+        return n_dropped
+
+
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Replace a small file by ``lines``, durably, whole or not at all."""
+    with disk_errors(path):
+        staging = path.with_name(f"{STAGING}{path.name}")
+        with staging.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+        _fsync(path.parent)
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""Resume: what is left to do in a launch directory, and how it was being done."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from plait.core.errors import ConfigError
+from plait.jobs.launch import read_info
+from plait.jobs.load import load_jobs
+from plait.jobs.spec import JobSpec
+from plait.obs.layout import LaunchLayout
+from plait.runtime.settings import Settings
+from plait.store.rows import RunStatus
+from plait.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The jobs that have not ended well or been cancelled, in order of joining."""
+
+    specs: tuple[JobSpec, ...]
+    policy: str
+    settings: Settings
+
+
+def left_of(directory: Path) -> Left:
+    """Read a launch directory; ConfigError if it is none, or if nothing is left to do."""
+    layout = LaunchLayout(directory)
+    info = read_info(layout)
+    if not info:
+        raise ConfigError(f"{directory} is no launch directory: it has no launch.json")
+    names = dict.fromkeys([*info.get("jobs", ()), *layout.job_names()])
+    configs = [layout.job(name).config for name in names]
+    specs = load_jobs([config for config in configs if config.is_file()])
+    with Store.at(layout.store) as store:
+        ended = {
+            row.name
+            for row in store.runs.list()
+            if row.status in (RunStatus.DONE, RunStatus.CANCELLED)
+        }
+    left = tuple(spec for spec in specs if spec.name not in ended)
+    if not left:
+        raise ConfigError(f"every job of {directory} has ended: there is nothing to resume")
+    known = {field.name for field in fields(Settings)}
+    stored = {key: value for key, value in info.get("settings", {}).items() if key in known}
+    return Left(specs=left, policy=info["policy"], settings=Settings(**stored))
+
+
+def overridden(settings: Settings, *, cores: int, kv_blocks: int) -> Settings:
+    """The launch's settings, with what was asked for now in their place."""
+    return replace(
+        settings, cores=cores or settings.cores, kv_blocks=kv_blocks or settings.kv_blocks
+    )

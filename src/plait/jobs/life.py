@@ -1,0 +1,178 @@
+"""Life: one job from its run's creation to its end. Its failure is an outcome, not an exception.
+
+Also the job's standing orders: a job may be paused or cancelled at any moment, before its run
+exists too.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from plait.adapters.export import export_adapter
+from plait.core.errors import PlaitError, RunEnded, StoreError
+from plait.core.ids import RunId
+from plait.core.runs import Stage
+from plait.envs.protocol import TaskSource
+from plait.jobs.account import settle
+from plait.jobs.context import Controller, JobContext
+from plait.jobs.room import Room
+from plait.jobs.score import Scorer
+from plait.jobs.spec import JobSpec
+from plait.models.tokenizer import Tokenizer
+from plait.obs.recorder import JobRecorder, Recorder
+from plait.obs.trackers import Background, make_tracker
+from plait.rewards.pool import RewardPool
+from plait.runtime.session import Session
+
+PROJECT = "plait"
+"""What trackers call the project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job ended."""
+
+    stage: Stage
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A job and what its owner wants of it."""
+
+    spec: JobSpec
+    source: TaskSource
+    controller: Callable[[JobContext], Controller]
+    paused: bool = False
+    doom: str | None = None
+    """Why it was cancelled, if it was."""
+
+
+class Life:
+    """Leads jobs to their ends; what all jobs of a launch share."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        recorder: Recorder,
+        pool: RewardPool,
+        tokenizer: Tokenizer,
+        room: Room,
+    ) -> None:
+        self._session, self._recorder, self._pool = session, recorder, pool
+        self._tokenizer, self._room = tokenizer, room
+
+    async def lead(self, job: Job) -> Outcome:
+        """The job's whole life. Cancelling this leaves the job as it was last committed."""
+        name = job.spec.name
+        try:
+            outcome = await self._attempt(job)
+        except Exception as error:
+            outcome = self._failure(name, error)
+        finally:
+            await job.source.aclose()
+        if self._session.has_run(name):
+            try:
+                await self._session.end_run(name, outcome.stage, outcome.reason)
+            except StoreError as error:
+                if outcome.stage is Stage.DONE:
+                    return Outcome(stage=Stage.FAILED, reason=str(error))
+        return outcome
+
+    async def _attempt(self, job: Job) -> Outcome:
+        spec = job.spec
+        layout = self._recorder.layout.job(spec.name)
+        client = await self._session.create_run(
+            spec.name,
+            lora=spec.lora(),
+            weight=spec.weight,
+            priority=spec.priority,
+            max_staleness=spec.staleness,
+            checkpoint_every=spec.checkpoint.every,
+            keep_last=spec.checkpoint.keep_last,
+        )
+        if job.doom is not None:
+            await self._session.end_run(spec.name, Stage.CANCELLED, job.doom)
+        client.facts.check_live()
+        if job.paused:
+            self._session.head.set_paused(RunId(spec.name), True)
+        account = await asyncio.to_thread(settle, layout, client.facts.step)
+        recorder = self._recorder.job(spec.name, RunId(spec.name))
+        outside = self._outside(spec.name)
+        scorer = Scorer(
+            self._pool, spec, self._tokenizer, outside=outside, now=self._session.head.now
+        )
+        context = JobContext(
+            spec=spec,
+            client=client,
+            source=job.source,
+            tokenizer=self._tokenizer,
+            scorer=scorer,
+            recorder=recorder,
+            outside=outside,
+            account=account,
+            room=self._room,
+            block_size=self._session.head.settings.block_size,
+        )
+        trackers = self._trackers(spec, recorder)
+        try:
+            await scorer.check()
+            stage, reason = await job.controller(context).run()
+        finally:
+            recorder.close()
+            await scorer.aclose()
+            await asyncio.gather(*(asyncio.to_thread(t.finish) for t in trackers))
+        await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
+        return Outcome(stage=stage, reason=reason)
+
+    def _failure(self, name: str, error: Exception) -> Outcome:
+        """The one recorder of what ends a job."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, RunEnded) and self._session.has_run(name):
+            facts = self._session.run(name).facts
+            if facts.stage.ended:
+                return Outcome(stage=facts.stage, reason=facts.reason)
+        if isinstance(error, PlaitError):
+            return Outcome(stage=Stage.FAILED, reason=str(error))
+        reason = f"{type(error).__name__}: {error}"
+        log = self._recorder.layout.root / "logs" / f"{name}.log"
+        try:
+            with log.open("a", encoding="utf-8") as out:
+                traceback.print_exception(error, file=out)
+        except OSError:
+            return Outcome(stage=Stage.FAILED, reason=reason)
+        return Outcome(stage=Stage.FAILED, reason=f"{reason} (see {log})")
+
+    def _trackers(self, spec: JobSpec, recorder: JobRecorder) -> list[Background]:
+        def report(text: str) -> None:
+            self._recorder.event(
+                "tracker", now=self._session.head.now(), run=recorder.run_id, text=text
+            )
+
+        config = spec.model_dump(mode="json")
+        trackers = [
+            Background(
+                lambda name=name: make_tracker(  # type: ignore[misc]
+                    name,
+                    project=PROJECT,
+                    run_name=spec.name,
+                    config=config,
+                    directory=recorder.layout.root,
+                    report=report,
+                ),
+                report,
+            )
+            for name in spec.trackers
+        ]
+        recorder.trackers = tuple(trackers)
+        return trackers
+
+    def _outside(self, name: str) -> Callable[[str, str, float, float], None]:
+        def write(what: str, key: str, t0: float, t1: float) -> None:
+            self._recorder.outside(what, run=RunId(name), key=key, t0=t0, t1=t1)
+
+        return write

@@ -1,0 +1,73 @@
+"""Preflight: what can be found wrong with a job before any worker starts.
+
+Room for its samples, its first problems, its rewards (imported in a grader's process), the packages
+of its trackers. What only shows later (a long prompt among a million, a hanging reward) is found
+where it happens and ends that job alone.
+"""
+
+import time
+from collections.abc import Sequence
+
+from plait.core.errors import ConfigError, PlaitError
+from plait.envs.protocol import Closing, TaskSource
+from plait.jobs.named import load_controller
+from plait.jobs.room import Room
+from plait.jobs.score import Scorer
+from plait.jobs.spec import JobSpec
+from plait.models.tokenizer import Tokenizer
+from plait.obs.trackers import check_tracker
+from plait.rewards.pool import RewardPool
+
+PROBED = 16
+"""Problems of each split that are looked at: enough to find a template or a limit that is wrong."""
+
+
+async def preflight(
+    specs: Sequence[JobSpec],
+    sources: Sequence[TaskSource],
+    *,
+    room: Room,
+    tokenizer: Tokenizer,
+    pool: RewardPool,
+) -> None:
+    """The first mistake found, as an error that names its job."""
+    for spec, source in zip(specs, sources, strict=True):
+        try:
+            load_controller(spec)
+            for tracker in spec.trackers:
+                check_tracker(tracker)
+            room.check_limits(spec.limits)
+            await check_problems(spec, source, room)
+            scorer = Scorer(pool, spec, tokenizer, outside=lambda *_: None, now=time.monotonic)
+            try:
+                await scorer.check()
+            finally:
+                await scorer.aclose()
+        except PlaitError as error:
+            raise type(error)(f"job {spec.name}: {error}") from error
+
+
+async def check_problems(spec: JobSpec, source: TaskSource, room: Room) -> None:
+    """Look at the first problems of each split that the job will use."""
+    splits = [("train", spec.groups)]
+    if spec.evaluation is not None:
+        splits.append(("eval", spec.evaluation.items))
+    for split, n in splits:
+        for index in range(min(n, PROBED)):
+            room.check_prompt(spec.limits, index, await _prompt_tokens(source, index, split))
+
+
+async def _prompt_tokens(source: TaskSource, index: int, split: str) -> int:
+    try:
+        env = source.make(index, split)
+        try:
+            return len(await env.start())
+        finally:
+            if isinstance(env, Closing):
+                env.close()
+    except PlaitError:
+        raise
+    except Exception as error:  # a user's environment: what it may raise is not ours to know
+        raise ConfigError(
+            f"{split} problem {index} cannot be made: {type(error).__name__}: {error}"
+        ) from error
