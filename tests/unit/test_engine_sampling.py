@@ -14,7 +14,7 @@ def params(**options) -> SamplingParams:
 def many(logits_V: torch.Tensor, n: int = 20_000, **options) -> np.ndarray:
     """Shares of the tokens in ``n`` draws with evenly spread uniforms."""
     u = (np.arange(n) + 0.5) / n
-    drawn = draw(logits_V.expand(n, -1), [params(**options)] * n, u)
+    drawn = draw(logits_V.repeat(n, 1), [params(**options)] * n, u)
     return np.bincount(drawn.tokens_R, minlength=len(logits_V)) / n
 
 

@@ -19,18 +19,19 @@ from plait.core.runs import MAX_RANK
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.model import GROUPS, group_sizes
 
-WHOLE_RANK = 16
+WHOLE_RANK = 8
 """Up to this rank the B matrices of a fused projection are applied as one block-diagonal matrix:
 the zeros cost less than further calls. Above, each on its own columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """An adapter's part in one fused projection: ``y[:, columns] += x a b`` for each part."""
+    """An adapter's part in one fused projection: ``y += x a whole``, or by columns where there are
+    ``parts``: (columns of ``x a``, columns of ``y``, b)."""
 
     a_IR: torch.Tensor
-    parts: tuple[tuple[slice, slice, torch.Tensor], ...]
-    """(columns of ``x a``, columns of ``y``, b)."""
+    whole: torch.Tensor | None
+    parts: tuple[tuple[slice, slice, torch.Tensor], ...] = ()
 
 
 Pieces = dict[tuple[int, str], Piece]
@@ -73,39 +74,32 @@ class LoraBatch:
             if piece is None:
                 continue
             xa, y = x_ND[start:end] @ piece.a_IR, y_NO[start:end]
-            if len(piece.parts) == 1:
-                _, columns, b = piece.parts[0]
-                (y if columns.start is None else y[:, columns]).addmm_(xa, b)
-            else:
-                for rank, columns, b in piece.parts:
-                    y[:, columns].addmm_(xa[:, rank], b)
+            if piece.whole is not None:
+                y.addmm_(xa, piece.whole)
+            for rank, columns, b in piece.parts:
+                y[:, columns].addmm_(xa[:, rank], b)
         return y_NO
 
 
 def _piece(
     found: list[tuple[int, torch.Tensor, torch.Tensor]], n_out: int, dtype: torch.dtype, device: str
 ) -> Piece:
+    """Fuse (first column of ``y``, A, scaled B) of the modules that the adapter changes."""
     a_IR = torch.cat([a for _, a, _ in found]).to(device, dtype).contiguous().t()
+    # B as [R, O] in memory: the product with few rows is then a sum of long rows (1.4 × faster).
+    b_RO = [b.t().to(device, dtype).contiguous() for _, _, b in found]
     rank = found[0][1].shape[0]
-    if len(found) == 1 and found[0][2].shape[0] == n_out:
-        b_RO = found[0][2].to(device, dtype).contiguous().t()
-        return Piece(a_IR=a_IR, parts=((slice(None), slice(None), b_RO),))
-    if rank <= WHOLE_RANK:
-        b_OR = torch.zeros(n_out, rank * len(found), dtype=dtype, device=device)
-        for i, (at, _, b) in enumerate(found):
-            b_OR[at : at + b.shape[0], i * rank : (i + 1) * rank] = b
-        return Piece(a_IR=a_IR, parts=((slice(None), slice(None), b_OR.t()),))
-    return Piece(
-        a_IR=a_IR,
-        parts=tuple(
-            (
-                slice(i * rank, (i + 1) * rank),
-                slice(at, at + b.shape[0]),
-                b.to(device, dtype).contiguous().t(),
-            )
-            for i, (at, _, b) in enumerate(found)
-        ),
-    )
+    places = [
+        (slice(i * rank, (i + 1) * rank), slice(at, at + b.shape[0]))
+        for i, (at, _, b) in enumerate(found)
+    ]
+    if rank > WHOLE_RANK and b_RO[0].shape[1] < n_out:
+        parts = tuple((*place, b) for place, b in zip(places, b_RO, strict=True))
+        return Piece(a_IR=a_IR, whole=None, parts=parts)
+    whole = torch.zeros(rank * len(found), n_out, dtype=dtype, device=device)
+    for (ranks, columns), b in zip(places, b_RO, strict=True):
+        whole[ranks, columns] = b
+    return Piece(a_IR=a_IR, whole=whole)
 
 
 def _check(
