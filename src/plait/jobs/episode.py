@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from plait.algos.datums import Segment, Trajectory
 from plait.core.errors import (
     CapacityError,
-    EnvironmentFailure,
+    PlaitError,
     RequestError,
     RunEnded,
     StoreError,
@@ -90,7 +90,7 @@ async def play(
         _fail(episode, f"rollout took longer than {deadline_s:g} s")
     except FATAL:
         raise
-    except EnvironmentFailure as failure:
+    except PlaitError as failure:
         _fail(episode, str(failure))
     except Exception as failure:
         # A user's environment may raise anything: it is this sample's error and nothing else's.
