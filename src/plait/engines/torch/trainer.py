@@ -31,6 +31,7 @@ from plait.engines.torch.train.packing import (
     train_cost,
 )
 from plait.engines.torch.train.params import RunParams
+from plait.engines.torch.train.prefix import families
 from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
@@ -157,7 +158,8 @@ class TorchTrain:
         """Carry out every micro-batch, halving those that do not fit; log-probs in data order."""
         index = [i for i, c in enumerate(checked) if len(c.scored)]
         lengths = [checked[i].length for i in index]
-        planned = micro_batches(lengths, cost, self._budget_bytes, self._max_tokens)
+        alike = families([checked[i].tokens for i in index])
+        planned = micro_batches(lengths, cost, self._budget_bytes, self._max_tokens, alike)
         waiting = deque(tuple(index[j] for j in batch) for batch in planned)
         out: list[tuple[float, ...]] = [()] * len(checked)
         while waiting:

@@ -1,8 +1,9 @@
 """Attention: rotary causal attention over a training micro-batch, with its own backward pass.
 
 Packed tokens are laid out right-padded, so that the causal mask alone keeps sequences and padding
-apart: a real query never sees a place to its right. The G queries that share a key are rows of one
-product with it, so keys and values are never repeated.
+apart: a real query never sees a place to its right. A prefix that sequences share is read into each
+of them and its output taken from the first; the gradients of its keys and values add up. The G
+queries that share a key are rows of one product with it, so keys and values are never repeated.
 
 Shapes: N packed tokens, B sequences, T the longest, H heads = K key-value heads × G, E head size.
 """
@@ -20,21 +21,30 @@ class Attention:
 
     def __init__(self, batch: Packed, arch: Arch, rope: tuple[torch.Tensor, torch.Tensor]) -> None:
         self.b, self.t, self.slots_N = batch.n_seqs, batch.longest, batch.slots_N
+        self.sources_P = batch.sources_P
         self.k, self.e = arch.n_kv_heads, arch.head_dim
         self.g = arch.n_heads // arch.n_kv_heads
         self.scale = arch.head_dim**-0.5
         self.cos_N1E, self.sin_N1E = rope
         self.mask_TT: torch.Tensor | None = None
-        if self.t <= SHORT:
+        # Whole scores only in fp32: in half precision their softmax would be rounded.
+        if self.t <= SHORT and rope[0].dtype == torch.float32:
             future = torch.full((self.t, self.t), -torch.inf, device=batch.tokens_N.device)
-            self.mask_TT = future.triu_(1).to(self.cos_N1E.dtype)
+            self.mask_TT = future.triu_(1)
 
     def __call__(self, qkv_NO: torch.Tensor) -> torch.Tensor:
         """``(N, (H + 2K)·E)`` before rotation to ``(N, H·E)``."""
         return _Attention.apply(qkv_NO, self)
 
+    def read(self, x_NO: torch.Tensor) -> torch.Tensor:
+        """``(N, X·E)`` to ``(B, X, T, E)``, shared prefixes in every sequence."""
+        if self.sources_P is None:
+            return self.lay_out(x_NO)
+        grid = x_NO.index_select(0, self.sources_P)
+        return grid.view(self.b, self.t, -1, self.e).transpose(1, 2)
+
     def lay_out(self, x_NO: torch.Tensor) -> torch.Tensor:
-        """``(N, X·E)`` to ``(B, X, T, E)``; a view where nothing is padded."""
+        """``(N, X·E)`` to ``(B, X, T, E)``, each token once; a view where nothing is padded."""
         if self.slots_N is not None:
             grid = x_NO.new_zeros(self.b * self.t, x_NO.shape[1])
             x_NO = grid.index_copy_(0, self.slots_N, x_NO)
@@ -46,14 +56,22 @@ class Attention:
         grid = x_BTXE.view(self.b * self.t, -1, self.e)
         return grid if self.slots_N is None else grid.index_select(0, self.slots_N)
 
+    def unread(self, d_BXTE: torch.Tensor) -> torch.Tensor:
+        """The gradient of ``read``: to ``(N, X, E)``, summed over the readers of a prefix."""
+        if self.sources_P is None:
+            return self.pack(d_BXTE)
+        d_PXE = d_BXTE.transpose(1, 2).reshape(self.b * self.t, -1, self.e)
+        summed = d_PXE.new_zeros(len(self.slots_N), *d_PXE.shape[1:])
+        return summed.index_add_(0, self.sources_P, d_PXE)
+
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, qkv_NO, a: Attention):
         heads, n_rotated = qkv_NO.view(len(qkv_NO), -1, a.e), a.k * (a.g + 1)
         qk_NXE = rotated(heads[:, :n_rotated], a.cos_N1E, a.sin_N1E)
-        q_BHTE, k_BKTE = a.lay_out(qk_NXE.flatten(1)).split((a.k * a.g, a.k), 1)
-        v_BKTE = a.lay_out(heads[:, n_rotated:].flatten(1))
+        q_BHTE, k_BKTE = a.read(qk_NXE.flatten(1)).split((a.k * a.g, a.k), 1)
+        v_BKTE = a.read(heads[:, n_rotated:].flatten(1))
         ctx.a = a
         if a.mask_TT is None:
             with torch.enable_grad():
@@ -92,8 +110,8 @@ class _Attention(torch.autograd.Function):
         n, n_q = len(do_NO), a.k * a.g
         dqkv = do_NO.new_empty(n, a.k * (a.g + 2), a.e)
         rotated(a.pack(dq), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, :n_q])
-        rotated(a.pack(dk), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, n_q : n_q + a.k])
-        dqkv[:, n_q + a.k :] = a.pack(dv)
+        rotated(a.unread(dk), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, n_q : n_q + a.k])
+        dqkv[:, n_q + a.k :] = a.unread(dv)
         return dqkv.view(n, -1), None
 
 

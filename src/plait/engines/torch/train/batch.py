@@ -15,6 +15,7 @@ import torch
 from plait.core.errors import RequestError
 from plait.core.operations import Datum
 from plait.engines.torch.arch import Arch
+from plait.engines.torch.train.prefix import families
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,15 @@ class Checked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """One micro-batch. ``slots_N`` places packed token n into the padded ``(B·T)`` grid; ``None``
-    where all sequences are of one length and the grid is the packed order itself."""
+    where all sequences are of one length and the grid is the packed order itself.
+
+    Where sequences share a prefix its tokens are packed once, placed in their first sequence, and
+    ``sources_P`` names the packed token of each of the ``P = B·T`` places; else it is ``None``."""
 
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
     slots_N: torch.Tensor | None
+    sources_P: torch.Tensor | None
     n_seqs: int
     longest: int
     rows_M: torch.Tensor
@@ -71,27 +76,57 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
     """One micro-batch of sequences that each have a scored position."""
     lengths = [d.length for d in data]
     longest = max(lengths)
-    starts = np.cumsum([0, *lengths[:-1]])
-    positions = np.concatenate([np.arange(n) for n in lengths])
+    tokens, positions, grid, sources = _place(data, longest)
+    shared = len(tokens) < sum(lengths)
     slots = None
-    if min(lengths) != longest:
-        grid = np.concatenate([i * longest + np.arange(n) for i, n in enumerate(lengths)])
+    if shared or min(lengths) != longest:
         slots = torch.from_numpy(grid).to(device)
 
     def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
     return Packed(
-        tokens_N=join([d.tokens for d in data]),
+        tokens_N=torch.from_numpy(tokens).to(device),
         positions_N=torch.from_numpy(positions).to(device),
         slots_N=slots,
+        sources_P=torch.from_numpy(sources.reshape(-1)).to(device) if shared else None,
         n_seqs=len(data),
         longest=longest,
-        rows_M=join([start + d.scored for start, d in zip(starts, data, strict=True)]),
+        rows_M=join([sources[i, d.scored] for i, d in enumerate(data)]),
         targets_M=join([d.targets[d.scored] for d in data]),
         counts=tuple(len(d.scored) for d in data),
         inputs_M={name: join([d.inputs[name] for d in data]) for name in data[0].inputs},
     )
+
+
+def _place(
+    data: Sequence[Checked], longest: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Packed tokens, their positions and their places in the grid; the packed token of each place
+    ``(B, T)``, 0 where there is padding, which nothing reads."""
+    sources = np.zeros((len(data), longest), dtype=np.int64)
+    tokens: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    grid: list[np.ndarray] = []
+    n_tokens = 0
+
+    def place(i: int, start: int) -> None:
+        """Pack what sequence ``i`` has from position ``start`` on."""
+        nonlocal n_tokens
+        at = np.arange(start, data[i].length)
+        tokens.append(data[i].tokens[start:])
+        positions.append(at)
+        grid.append(i * longest + at)
+        sources[i, start : data[i].length] = n_tokens + np.arange(len(at))
+        n_tokens += len(at)
+
+    for family in sorted(families([d.tokens for d in data]), key=lambda f: min(f.members)):
+        first, *others = sorted(family.members)
+        place(first, 0)
+        for i in others:
+            sources[i, : family.shared] = sources[first, : family.shared]
+            place(i, family.shared)
+    return np.concatenate(tokens), np.concatenate(positions), np.concatenate(grid), sources
 
 
 def _check(i: int, datum: Datum, arch: Arch, expected: Sequence[str]) -> Checked:

@@ -6,10 +6,11 @@ so sequences of like length are put together. Same lengths in, same micro-batche
 that depends on lengths and positions alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plait.engines.torch.arch import Arch
+from plait.engines.torch.train.prefix import Family
 
 SHORT = 160
 """Longest sequence of a micro-batch for which attention makes whole rows of scores, and keeps them
@@ -63,29 +64,41 @@ def forward_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
 
 
 def micro_batches(
-    lengths: Sequence[int], cost: Cost, budget_bytes: int, max_tokens: int
+    lengths: Sequence[int],
+    cost: Cost,
+    budget_bytes: int,
+    max_tokens: int,
+    alike: Sequence[Family] = (),
 ) -> list[tuple[int, ...]]:
-    """Indices per micro-batch, longest sequences first.
+    """Indices per micro-batch, longest sequences first, families of ``alike`` together.
 
     A micro-batch stays within ``budget_bytes`` and ``max_tokens`` unless it is a single sequence,
-    which is always tried.
+    which is always tried. A family's prefix counts once per micro-batch.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    family = {i: f for f in alike for i in f.members}
+    order = sorted(range(len(lengths)), key=lambda i: (*_rank(i, lengths, family), -lengths[i], i))
     batches: list[tuple[int, ...]] = []
     batch: list[int] = []
-    n_tokens = 0
+    n_tokens = longest = 0
     for i in order:
-        longest = lengths[batch[0]] if batch else lengths[i]
-        more = n_tokens + lengths[i]
+        known = batch and i in family and family[i] is family.get(batch[-1])
+        more = n_tokens + lengths[i] - (family[i].shared if known else 0)
+        longest = max(longest, lengths[i])
         fits = more <= max_tokens and cost.of(more, len(batch) + 1, longest) <= budget_bytes
         if batch and not fits:
             batches.append(tuple(batch))
-            batch, more = [], lengths[i]
+            batch, more, longest = [], lengths[i], lengths[i]
         batch.append(i)
         n_tokens = more
     if batch:
         batches.append(tuple(batch))
     return batches
+
+
+def _rank(i: int, lengths: Sequence[int], family: Mapping[int, Family]) -> tuple[int, int]:
+    """Longest member of ``i``'s family, and which family that is."""
+    members = family[i].members if i in family else (i,)
+    return -max(lengths[j] for j in members), min(members)
 
 
 def halves(batch: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
