@@ -50,6 +50,9 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time, for a job alone.")
+    ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Train the jobs of one or many files, all at once."""
@@ -63,6 +66,7 @@ def run(
             resume=resume,
             cores=cores,
             kv_blocks=kv_blocks,
+            deterministic=deterministic,
             as_json=format is Format.JSON,
         )
     )

@@ -40,6 +40,7 @@ def run_command(
     resume: Path | None,
     cores: int,
     kv_blocks: int,
+    deterministic: bool,
     as_json: bool,
 ) -> int:
     """Train the jobs of ``files`` (or of the launch ``resume``) at once; the exit code."""
@@ -54,7 +55,7 @@ def run_command(
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         if (target / "launch.json").exists():
             raise ConfigError(f"{target} holds a launch already: use --resume {target}")
-        settings = Settings(cores=cores, kv_blocks=kv_blocks)
+        settings = Settings(cores=cores, kv_blocks=kv_blocks, deterministic=deterministic)
     outcomes = asyncio.run(drive(specs, target, policy=policy, settings=settings, quiet=as_json))
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 

@@ -12,6 +12,7 @@ from plait.core.operations import Sampled, SamplingParams
 from plait.envs.protocol import Closing, Environment, Observing
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, play
+from plait.jobs.waves import Waves
 from plait.obs.records import SampleRecord
 from plait.profiles.kv import worst_case_blocks
 
@@ -71,9 +72,10 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
     async with context.client.rollout(_worst(context, groups), evaluating=batch.evaluating):
         started = context.now()
         version = context.client.published
+        waves = Waves(batch.n_groups * batch.n_samples) if context.deterministic else None
         async with asyncio.TaskGroup() as tasks:
             for p, (members, group) in enumerate(zip(envs, groups, strict=True)):
-                tasks.create_task(_group(context, batch, version, p, members, group))
+                tasks.create_task(_group(context, batch, version, p, members, group, waves))
         ended = context.now()
     try:
         await context.scorer.score(groups, envs)
@@ -92,6 +94,7 @@ async def _group(
     p: int,
     envs: list[Environment],
     group: list[Episode],
+    waves: Waves | None,
 ) -> None:
     """All samples of one prompt, every turn drawn from ``version``."""
     spec, client = context.spec, context.client
@@ -110,6 +113,8 @@ async def _group(
             if together is not None:
                 return (await asyncio.shield(together))[episode.sample]
             params = _params(context, batch, env, p, turn)
+            if waves is not None:
+                await waves.turn((p, episode.sample))
             drawn = await client.sample(tokens, params, first_index=episode.sample, version=version)
             return drawn.samples[0]
 
@@ -126,6 +131,8 @@ async def _group(
                 tool=lambda t0, t1: context.outside("tool", key, t0, t1),
             )
         finally:
+            if waves is not None:
+                waves.leave()
             if isinstance(env, Closing):
                 env.close()
 

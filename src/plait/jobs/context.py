@@ -32,6 +32,8 @@ class JobContext:
     """What the job's files say of the step at which it is taken up."""
     room: Room
     block_size: int
+    deterministic: bool = False
+    """Samples take their turns in waves."""
 
     def now(self) -> float:
         """Seconds on the clock of all of this launch's processes."""

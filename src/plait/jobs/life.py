@@ -101,7 +101,7 @@ class Life:
             self._session.head.set_paused(RunId(spec.name), True)
         account = await asyncio.to_thread(settle, layout, client.facts.step)
         recorder = self._recorder.job(spec.name, RunId(spec.name))
-        outside = self._outside(spec.name)
+        outside, settings = self._outside(spec.name), self._session.head.settings
         scorer = Scorer(
             self._pool, spec, self._tokenizer, outside=outside, now=self._session.head.now
         )
@@ -115,7 +115,8 @@ class Life:
             outside=outside,
             account=account,
             room=self._room,
-            block_size=self._session.head.settings.block_size,
+            block_size=settings.block_size,
+            deterministic=settings.deterministic,
         )
         trackers = self._trackers(spec, recorder)
         try:

@@ -41,6 +41,7 @@ class Samples:
         self._worker: WorkerHandle | None = None
         self._in_flight: dict[OpId, _InFlight] = {}
         self._loads: dict[OpId, _Loading] = {}
+        self._outbox: list[Sample] = []
 
     def attach(self, worker: WorkerHandle) -> None:
         """Use this worker from now on: its adapters are loaded and its samples sent again."""
@@ -58,6 +59,7 @@ class Samples:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))
         for loading in self._loads.values():
             worker.send(loading.command)
+        self._outbox.clear()
         if self._in_flight:
             worker.send(m.AddSamples(ops=tuple(f.op for f in self._in_flight.values())))
 
@@ -70,8 +72,7 @@ class Samples:
             entry = _InFlight(op, loop.create_future())
             self._in_flight[op.op_id] = entry
             futures.append(entry.future)
-        if self._worker is not None:
-            self._worker.send(m.AddSamples(ops=ops))
+            self._send_soon(op)
         try:
             return tuple([await f for f in futures])
         finally:
@@ -83,6 +84,19 @@ class Samples:
                     future.exception()
             if left and self._worker is not None:
                 self._worker.send(m.AbortSamples(op_ids=left))
+
+    def _send_soon(self, op: Sample) -> None:
+        """What is asked for at the same moment is sent together: it begins in the same forward
+        step, whatever the timing."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._send_outbox)
+        self._outbox.append(op)
+
+    def _send_outbox(self) -> None:
+        ops = tuple(op for op in self._outbox if op.op_id in self._in_flight)
+        self._outbox.clear()
+        if ops and self._worker is not None:
+            self._worker.send(m.AddSamples(ops=ops))
 
     async def load(self, run_id: RunId, version: int, path: str, op_id: OpId) -> None:
         """Make a version samplable."""

@@ -1,7 +1,7 @@
 """Settings of one launch: the share of the machine it may use, resolved once and written down."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -33,6 +33,10 @@ class Settings:
     block_size: int = BLOCK_SIZE
     max_seqs: int = 64
     train_memory_bytes: int = TRAIN_BYTES
+    deterministic: bool = False
+    """A job alone in its launch gives the same bits every time: samples take their turns in waves,
+    and no cached prefix is used again. A single-turn job does without, unless its prompts begin
+    alike for longer than a cache block."""
 
     def resolve(self, shape: ModelShape) -> "Settings":
         """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
@@ -47,11 +51,4 @@ class Settings:
                 f"{blocks} cache blocks need {blocks * block_bytes / 1e9:.1f} GB, "
                 f"{free / 1e9:.1f} GB are free: lower kv_blocks"
             )
-        return Settings(
-            engine=self.engine,
-            cores=cores,
-            kv_blocks=max(1, blocks),
-            block_size=self.block_size,
-            max_seqs=self.max_seqs,
-            train_memory_bytes=self.train_memory_bytes,
-        )
+        return replace(self, cores=cores, kv_blocks=max(1, blocks))

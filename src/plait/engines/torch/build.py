@@ -22,6 +22,7 @@ def build(config: EngineConfig) -> Engines:
             n_blocks=config.kv_blocks,
             block_size=config.block_size,
             max_seqs=config.max_seqs,
+            prefix_cache=config.options.get("prefix_cache", 1.0) > 0,
         )
     if config.train:
         from plait.engines.torch.trainer import TorchTrain
