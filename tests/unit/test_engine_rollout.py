@@ -10,6 +10,7 @@ from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams, StopReason
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import ForwardStep
+from plait.engines.torch import parts as parts_module
 from plait.engines.torch import rollout as rollout_module
 from plait.engines.torch.arch import read_arch
 from plait.engines.torch.model import GROUPS, group_sizes
@@ -143,6 +144,21 @@ def test_preemption_changes_nothing(model, adapters) -> None:
     want, _ = finish(engine(model, adapters), *crowd())
     got, steps = finish(engine(model, adapters, n_blocks=18), *crowd())
     assert sum(s.n_preempted for s in steps) > 2
+    for name, result in want.items():
+        assert_close(got[name], result)
+
+
+@pytest.mark.parametrize(("part_cost", "shared_cost"), [(0, 10**9), (10**9, 1), (0, 1)])
+def test_how_rows_are_put_together_for_attention_changes_nothing(
+    model, adapters, monkeypatch, part_cost: int, shared_cost: int
+) -> None:
+    ops = [*crowd(), op("group", A, 1, n=8, prompt=PROMPT * 2, seed=9)]
+    monkeypatch.setattr(parts_module, "PART_COST_BYTES", 10**9)
+    monkeypatch.setattr(parts_module, "SHARED_COST_BYTES", 10**9)
+    want, _ = finish(engine(model, adapters), *ops)
+    monkeypatch.setattr(parts_module, "PART_COST_BYTES", part_cost)
+    monkeypatch.setattr(parts_module, "SHARED_COST_BYTES", shared_cost)
+    got, _ = finish(engine(model, adapters), *ops)
     for name, result in want.items():
         assert_close(got[name], result)
 

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from plait.engines.torch.blocks import Policy
-from plait.engines.torch.kv import KV, ChunkView, DecodeView
+from plait.engines.torch.kv import KV
+from plait.engines.torch.parts import Part, make_parts
 from plait.engines.torch.schedule import Chunk, Plan
 from plait.engines.torch.sequence import Sequence
+from plait.engines.torch.views import ChunkView, DecodeView, SharedView
 
 THREAD_ROWS = 8
 """fp32 matrix products give a row the same bits whatever the other rows are, and however many
@@ -43,7 +45,8 @@ class Batch:
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
     slots_N: torch.Tensor
-    decode: DecodeView | None
+    n_decode: int
+    decodes: tuple[DecodeView, ...]
     chunks: tuple[ChunkView, ...]
     segments: tuple[Segment, ...]
     draws: list[Sequence]
@@ -61,10 +64,11 @@ class Batcher:
         self._planned: list[Sequence] = []
         self._table = np.zeros((0, 0), dtype=np.int64)
         self._row: dict[Sequence, int] = {}
+        self._parts: list[Part] = []
 
     def reset(self) -> None:
         """Forget what is kept between steps (the cache's blocks have moved)."""
-        self._sequences, self._planned = [], []
+        self._sequences, self._planned, self._parts = [], [], []
 
     def build(self, plan: Plan) -> Batch:
         size = self._kv.block_size
@@ -77,7 +81,7 @@ class Batcher:
         tokens = [s.tokens[-1] for s in sequences]
         positions = np.fromiter((s.n_cached for s in sequences), np.int64, n_decode)
         slots = self._table[np.arange(n_decode), positions // size] * size + positions % size
-        decode = self._decode_view(positions) if n_decode else None
+        decodes = tuple(self._decode_view(part, positions + 1) for part in self._parts)
         views, at = [], n_decode
         more_positions, more_slots = [positions], [slots]
         for c in chunks:
@@ -100,7 +104,8 @@ class Batcher:
             tokens_N=self._to(np.array(tokens + [0] * pad, dtype=np.int64)),
             positions_N=self._to(np.concatenate(more_positions)),
             slots_N=self._to(np.concatenate(more_slots)),
-            decode=decode,
+            n_decode=n_decode,
+            decodes=decodes,
             chunks=tuple(views),
             segments=_segments(sequences, chunks, pad),
             draws=draws,
@@ -109,7 +114,7 @@ class Batcher:
         )
 
     def _decoding(self, plan: Plan) -> list[Sequence]:
-        """The decoding sequences in row order, with the block table up to date."""
+        """The decoding sequences in row order, with block table and parts up to date."""
         if plan.decodes != self._planned:
             self._planned = list(plan.decodes)
             self._sequences = sorted(plan.decodes, key=lambda s: _order(s.policy))
@@ -117,11 +122,23 @@ class Batcher:
             self._table = np.full((len(self._sequences), 1), self._kv.null_block, dtype=np.int64)
             changed = self._sequences
         else:
-            changed = plan.grown
+            changed = [s for s in plan.grown if s in self._row]
         for s in changed:
-            if (row := self._row.get(s)) is not None:
-                self._fill(row, s.blocks)
+            self._fill(self._row[s], s.blocks)
+        if changed or not self._sequences:
+            n_blocks = np.array([len(s.blocks) for s in self._sequences], dtype=np.int64)
+            groups = [s.group for s in self._sequences]
+            self._parts = self._divide(n_blocks, groups) if self._sequences else []
         return self._sequences
+
+    def _divide(self, n_blocks_B: np.ndarray, groups: list[int]) -> list[Part]:
+        return make_parts(
+            self._table,
+            n_blocks_B,
+            groups,
+            null_block=self._kv.null_block,
+            block_bytes=self._kv.block_bytes,
+        )
 
     def _fill(self, row: int, blocks: list[int]) -> None:
         missing = len(blocks) - self._table.shape[1]
@@ -131,18 +148,35 @@ class Batcher:
             )
         self._table[row, : len(blocks)] = blocks
 
-    def _decode_view(self, positions_B: np.ndarray) -> DecodeView:
-        n_tokens = positions_B + 1
-        n_blocks = -(-int(n_tokens.max()) // self._kv.block_size)
-        beyond = np.arange(n_blocks * self._kv.block_size)[None, :] >= n_tokens[:, None]
-        mask = np.where(beyond, np.float32("-inf"), np.float32(0))[:, None, :]
-        table = np.ascontiguousarray(self._table[:, :n_blocks])
+    def _decode_view(self, part: Part, n_tokens_N: np.ndarray) -> DecodeView:
+        n, size = len(part.rows), self._kv.block_size
+        own = n_tokens_N[part.rows] - part.n_shared_B * size
         return DecodeView(
-            rows_B=None,
-            blocks=self._to(table.reshape(-1)),
-            n=len(positions_B),
-            mask_B1T=self._to(np.tile(mask, (self._kv.n_heads, 1, 1))).to(self._kv.dtype),
+            rows_B=None if n == len(n_tokens_N) and _in_order(part.rows) else self._to(part.rows),
+            blocks=self._to(part.table_BN.reshape(-1)),
+            n=n,
+            mask_B1T=self._mask(own, part.table_BN.shape[1] * size),
+            shared=None if part.shared is None else self._shared_view(part),
         )
+
+    def _shared_view(self, part: Part) -> SharedView:
+        shared, size = part.shared, self._kv.block_size
+        n_clusters, n_blocks = shared.table_CS.shape
+        members = shared.members_CM.reshape(-1)
+        even = len(members) == len(part.rows) and _in_order(members)
+        return SharedView(
+            blocks=self._to(shared.table_CS.reshape(-1)),
+            n_clusters=n_clusters,
+            members=None if even else self._to(members),
+            place_B=None if even else self._to(shared.place_B),
+            mask_C1S=self._mask(shared.n_blocks_C * size, n_blocks * size),
+        )
+
+    def _mask(self, n_tokens_B: np.ndarray, width: int) -> torch.Tensor:
+        """``[K · B, 1, width]``: minus infinity from ``n_tokens_B`` on."""
+        beyond = np.arange(width) >= n_tokens_B[:, None]
+        mask = np.where(beyond, np.float32("-inf"), np.float32(0))[:, None, :]
+        return self._to(np.tile(mask, (self._kv.n_heads, 1, 1))).to(self._kv.dtype)
 
     def _chunk_view(self, c: Chunk, at: int, blocks: np.ndarray) -> ChunkView:
         n_tokens = c.start + c.n
@@ -168,15 +202,19 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 def attend(kv: KV, batch: Batch) -> Attend:
     """Attention for ``model.forward``: write the step's keys and values, then look back."""
-    only_decode = batch.decode is not None and not batch.chunks
+    whole = len(batch.decodes) == 1 and batch.decodes[0].rows_B is None and not batch.chunks
 
     def run(i: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         kv.write(i, batch.slots_N, k, v)
-        if only_decode and batch.decode.n == q.shape[0]:
-            return kv.decode(i, q, batch.decode)
-        out = torch.zeros_like(q)
-        if batch.decode is not None:
-            out[: batch.decode.n] = kv.decode(i, q, batch.decode)
+        if whole and batch.n_decode == q.shape[0]:
+            return kv.decode(i, q, batch.decodes[0])
+        out = q.new_zeros(q.shape)
+        for view in batch.decodes:
+            found = kv.decode(i, q, view)
+            if view.rows_B is None:
+                out[: view.n] = found
+            else:
+                out.index_copy_(0, view.rows_B, found)
         for view in batch.chunks:
             out[view.start : view.end] = kv.chunk(i, q, view)
         return out
@@ -199,6 +237,10 @@ def _segments(sequences: list[Sequence], chunks: list[Chunk], pad: int) -> tuple
     if out:
         out[-1] = Segment(policy=out[-1].policy, start=out[-1].start, end=at + pad)
     return tuple(out)
+
+
+def _in_order(index: np.ndarray) -> bool:
+    return bool((index == np.arange(len(index))).all())
 
 
 def _order(policy: Policy) -> tuple[str, int]:

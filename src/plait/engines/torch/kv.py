@@ -11,36 +11,13 @@ E head size. Query heads are folded into the query length, so keys and values ar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from plait.engines.torch.arch import Arch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeView:
-    """Rows of one query each (``rows_B``; ``None``: the first B), their blocks, what to mask.
-
-    The mask has a copy for each key-value head: first axis K · B.
-    """
-
-    rows_B: torch.Tensor | None
-    blocks: torch.Tensor
-    n: int
-    mask_B1T: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkView:
-    """Rows ``start:end``, of one sequence; ``mask_NT`` is ``None`` where it has no past."""
-
-    start: int
-    end: int
-    blocks: torch.Tensor
-    n_tokens: int
-    mask_NT: torch.Tensor | None
+from plait.engines.torch.attention import attend_batched, attend_shared
+from plait.engines.torch.views import ChunkView, DecodeView
 
 
 class KV:
@@ -56,11 +33,17 @@ class KV:
         self._layers = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(arch.n_layers)
         ]
-        self._buffer = self._layers[0].new_empty((2, 1, 0))
+        self._buffers = [self._layers[0].new_empty((2, 1, 0)) for _ in range(2)]
 
     @property
     def dtype(self) -> torch.dtype:
         return self._layers[0].dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Keys and values of one block in one layer."""
+        a = self._arch
+        return 2 * a.n_kv_heads * self.block_size * a.head_dim * self.dtype.itemsize
 
     @property
     def n_heads(self) -> int:
@@ -109,8 +92,11 @@ class KV:
         q = q_NHE[:n] if view.rows_B is None else q_NHE.index_select(0, view.rows_B)
         q_KBGE = q.reshape(n, a.n_kv_heads, -1, a.head_dim).transpose(0, 1)
         k, v = self._gather(layer, view.blocks, n)
-        if q.device.type == "cpu":
-            out = _attend_batched(q_KBGE, k, v, view.mask_B1T)
+        if view.shared is not None:
+            shared = self._gather(layer, view.shared.blocks, view.shared.n_clusters, which=1)
+            out = attend_shared(q_KBGE, (k, v), view.mask_B1T, shared, view.shared)
+        elif q.device.type == "cpu":
+            out = attend_batched(q_KBGE, k, v, view.mask_B1T)
         else:
             mask = view.mask_B1T.view(a.n_kv_heads, n, 1, -1)
             out = F.scaled_dot_product_attention(q_KBGE, k, v, attn_mask=mask)
@@ -136,7 +122,7 @@ class KV:
         return out.permute(2, 0, 1, 3).reshape(n, a.n_heads, a.head_dim)
 
     def _gather(
-        self, layer: int, blocks: torch.Tensor, n: int
+        self, layer: int, blocks: torch.Tensor, n: int, *, which: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[K, n, T, E]`` of ``n`` equally long lists of blocks.
 
@@ -145,19 +131,9 @@ class KV:
         """
         a, size = self._arch, self.block_size
         shape = (2, a.n_kv_heads, blocks.shape[0], size, a.head_dim)
-        if self._buffer.shape[2:3] != shape[2:3]:
-            self._buffer = self._layers[layer].new_empty(shape)
-        torch.index_select(self._layers[layer], 2, blocks, out=self._buffer)
-        k, v = self._buffer.view(2, a.n_kv_heads, n, -1, a.head_dim).unbind(0)
+        if self._buffers[which].shape[2:3] != shape[2:3]:
+            self._buffers[which] = self._layers[layer].new_empty(shape)
+        buffer = self._buffers[which]
+        torch.index_select(self._layers[layer], 2, blocks, out=buffer)
+        k, v = buffer.view(2, a.n_kv_heads, n, -1, a.head_dim).unbind(0)
         return k, v
-
-
-def _attend_batched(
-    q_KBGE: torch.Tensor, k_KBTE: torch.Tensor, v_KBTE: torch.Tensor, mask_B1T: torch.Tensor
-) -> torch.Tensor:
-    """Attention as two batched products: a fifth faster than the CPU's fused kernel for so few
-    queries."""
-    k_heads, n, g, e = q_KBGE.shape
-    q, k, v = q_KBGE.reshape(-1, g, e), k_KBTE.flatten(0, 1), v_KBTE.flatten(0, 1)
-    weights = torch.baddbmm(mask_B1T, q, k.transpose(1, 2), alpha=e**-0.5).softmax(-1)
-    return torch.bmm(weights, v).view(k_heads, n, g, e)
