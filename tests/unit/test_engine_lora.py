@@ -85,6 +85,17 @@ def test_not_a_number_stays_in_its_own_rows() -> None:
         assert torch.equal(both[4:], alone[4:])
 
 
+def test_a_lone_adapters_rows_have_the_same_bits_few_or_many() -> None:
+    pieces = packed(adapter(4, 1))
+    for group in GROUPS:
+        n_in, outs = group_sizes(ARCH)[group]
+        x, y = torch.randn(40, n_in), torch.randn(40, sum(outs))
+        many = LoraBatch([(0, 40, pieces)], lone_rows=16).add(0, group, x, y.clone())
+        for n in (1, 2, 3, 7, 15):
+            few = LoraBatch([(0, n, pieces)], lone_rows=16).add(0, group, x[:n], y[:n].clone())
+            assert torch.equal(few, many[:n])
+
+
 def test_without_adapters_there_is_nothing_to_do() -> None:
     assert LoraBatch([(0, 4, None)]).is_empty
     assert not LoraBatch([(0, 4, packed(adapter(2, 0)))]).is_empty

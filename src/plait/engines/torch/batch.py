@@ -18,16 +18,6 @@ from plait.engines.torch.schedule import Chunk, Plan
 from plait.engines.torch.sequence import Sequence
 from plait.engines.torch.views import ChunkView, DecodeView, SharedView
 
-THREAD_ROWS = 8
-"""fp32 matrix products give a row the same bits whatever the other rows are, and however many
-threads share the work, as long as no thread gets a handful of rows: for those the kernel changes.
-Smaller steps are padded (measured with MKL on one and two threads: 4 and 12 rows suffice)."""
-
-
-def min_rows() -> int:
-    """Rows that a step has at least."""
-    return THREAD_ROWS * torch.get_num_threads()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -57,9 +47,10 @@ class Batch:
 class Batcher:
     """Builds batches for one cache."""
 
-    def __init__(self, kv: KV, device: str) -> None:
+    def __init__(self, kv: KV, device: str, *, least_rows: Callable[[], int]) -> None:
         self._kv = kv
         self._device = device
+        self._least_rows = least_rows
         self._sequences: list[Sequence] = []
         self._planned: list[Sequence] = []
         self._table = np.zeros((0, 0), dtype=np.int64)
@@ -92,7 +83,7 @@ class Batcher:
             more_slots.append(blocks[where // size] * size + where % size)
             views.append(self._chunk_view(c, at, blocks))
             at += c.n
-        n_tokens, pad = len(tokens), max(0, min_rows() - len(tokens))
+        n_tokens, pad = len(tokens), max(0, self._least_rows() - len(tokens))
         draws, draw_rows = list(sequences), list(range(n_decode))
         for c, view in zip(chunks, views, strict=True):
             if c.draws:

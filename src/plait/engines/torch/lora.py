@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
@@ -59,10 +60,20 @@ def pack_adapter(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: st
 
 
 class LoraBatch:
-    """The adapters of one step; ``segments`` are (start, end, pieces or ``None``), in row order."""
+    """The adapters of one step; ``segments`` are (start, end, pieces or ``None``), in row order.
 
-    def __init__(self, segments: Sequence[tuple[int, int, Pieces | None]]) -> None:
+    A lone adapter's rows are padded to ``lone_rows``, so that what one run draws does not depend on
+    how many of its samples happen to be left (``packed.plain_rows``).
+    """
+
+    def __init__(
+        self, segments: Sequence[tuple[int, int, Pieces | None]], *, lone_rows: int = 1
+    ) -> None:
         self._segments = [s for s in segments if s[2]]
+        self._n_padding = 0
+        if len(self._segments) == 1:
+            start, end, _ = self._segments[0]
+            self._n_padding = max(0, lone_rows - (end - start))
 
     @property
     def is_empty(self) -> bool:
@@ -73,12 +84,22 @@ class LoraBatch:
             piece = pieces.get((layer, group))
             if piece is None:
                 continue
-            xa, y = x_ND[start:end] @ piece.a_IR, y_NO[start:end]
-            if piece.whole is not None:
-                y.addmm_(xa, piece.whole)
-            for rank, columns, b in piece.parts:
-                y[:, columns].addmm_(xa[:, rank], b)
+            x, y = x_ND[start:end], y_NO[start:end]
+            if self._n_padding:
+                rows = F.pad(y, (0, 0, 0, self._n_padding))
+                _apply(piece, F.pad(x, (0, 0, 0, self._n_padding)), rows)
+                y.copy_(rows[: end - start])
+            else:
+                _apply(piece, x, y)
         return y_NO
+
+
+def _apply(piece: Piece, x_ND: torch.Tensor, y_NO: torch.Tensor) -> None:
+    xa = x_ND @ piece.a_IR
+    if piece.whole is not None:
+        y_NO.addmm_(xa, piece.whole)
+    for rank, columns, b in piece.parts:
+        y_NO[:, columns].addmm_(xa[:, rank], b)
 
 
 def _piece(

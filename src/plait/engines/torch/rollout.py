@@ -16,13 +16,13 @@ from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.engines.protocol import ForwardStep
-from plait.engines.torch.batch import Batch, Batcher, attend, min_rows
+from plait.engines.torch.batch import Batch, Batcher, attend
 from plait.engines.torch.blocks import BLOCK_SIZE, Blocks, Policy
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.model import Rope, forward
-from plait.engines.torch.packed import make_linear
+from plait.engines.torch.packed import make_linear, plain_rows
 from plait.engines.torch.sampling import draw, uniforms
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.sequence import Request
@@ -65,7 +65,7 @@ class TorchRollout:
             )
         self.shape = read_shape(model_dir)
         self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
-        self._linear = make_linear(self._weights, pack=pack)
+        self._linear, self._least_rows = make_linear(self._weights, pack=pack)
         self._rope = Rope(self._weights.arch, torch.device(device), dtype)
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
@@ -75,7 +75,7 @@ class TorchRollout:
         self._scheduler = Scheduler(
             self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
         )
-        self._batcher = Batcher(self._kv, device)
+        self._batcher = Batcher(self._kv, device, least_rows=self._least_rows)
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
@@ -168,7 +168,8 @@ class TorchRollout:
     def _run(self, plan: Plan, batch: Batch) -> list[Request]:
         self._kv.copy(plan.copies)
         self._kv.clear(plan.fresh)
-        lora = LoraBatch([(s.start, s.end, self._pieces(s.policy)) for s in batch.segments])
+        segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
+        lora = LoraBatch(segments, lone_rows=plain_rows())
         h_ND = forward(
             self._weights,
             batch.tokens_N,
@@ -210,7 +211,7 @@ class TorchRollout:
     def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits of ``rows``: each is computed once, though several samples may draw from it."""
         distinct = list(dict.fromkeys(rows))
-        padded = distinct + [distinct[0]] * (min_rows() - len(distinct))
+        padded = distinct + [distinct[0]] * (self._least_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
         logits = self._linear(h_ND, self._weights.head, None)
