@@ -6,7 +6,6 @@ from plait.jobs.account import Account, settle
 from plait.obs.jsonl import JsonlWriter, read_jsonl
 from plait.obs.layout import JobLayout
 
-
 Row = dict[str, int | str]
 TRAIN, EVAL = {"split": "train"}, {"split": "eval"}
 

@@ -164,6 +164,8 @@ class Launch:
             job.doom = reason
             if self.session.has_run(name):
                 await self.session.end_run(name, Stage.CANCELLED, reason)
+                if job.work is not None:
+                    job.work.cancel()
         return await self.wait(name)
 
     async def wait(self, name: str) -> Outcome:

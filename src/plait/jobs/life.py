@@ -48,6 +48,8 @@ class Job:
     paused: bool = False
     doom: str | None = None
     """Why it was cancelled, if it was."""
+    work: "asyncio.Task[Outcome] | None" = None
+    """What to stop when it is: the job may be waiting for a tool that takes for ever."""
 
 
 class Life:
@@ -68,8 +70,13 @@ class Life:
     async def lead(self, job: Job) -> Outcome:
         """The job's whole life. Cancelling this leaves the job as it was last committed."""
         name = job.spec.name
+        job.work = asyncio.create_task(self._attempt(job), name=f"work-{name}")
         try:
-            outcome = await self._attempt(job)
+            outcome = await job.work
+        except asyncio.CancelledError:
+            if job.doom is None:
+                raise
+            outcome = Outcome(stage=Stage.CANCELLED, reason=job.doom)
         except Exception as error:
             outcome = self._failure(name, error)
         finally:

@@ -1,0 +1,178 @@
+"""Jobs that come, wait, go and are killed while others run, through ``plait.open``."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from launches import (
+    EvenSource,
+    final_state,
+    job,
+    launch,
+    rows,
+    run_jobs,
+    samples,
+    worker_pids,
+)
+
+import plait
+from plait.core.errors import ConfigError
+from plait.core.runs import Stage
+from plait.jobs.launch import Launch, Outcome
+
+pytestmark = pytest.mark.e2e
+
+SOON_S = 60.0
+"""For waits that take a moment, on a machine that may be busy."""
+
+
+async def until_step(running: Launch, name: str, step: int) -> None:
+    def reached() -> bool:
+        return running.session.has_run(name) and running.session.run(name).facts.step >= step
+
+    async with asyncio.timeout(SOON_S):
+        while not reached():  # noqa: ASYNC110 - a job's step is no event of anybody's
+            await asyncio.sleep(0.005)
+
+
+async def test_a_paused_job_waits_and_goes_on_while_others_run(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("held", byte_model, steps=20), EvenSource())
+        running.pause("held")  # before its run exists
+        running.add_job(job("free", byte_model, steps=6), EvenSource())
+        assert (await running.wait("free")).stage is Stage.DONE
+        held = running.session.run("held").facts
+        assert held.step == 0
+        running.resume("held")
+        await until_step(running, "held", 2)
+        running.pause("held")
+        await asyncio.sleep(0.1)
+        step = held.step
+        running.add_job(job("late", byte_model, steps=4), EvenSource())
+        assert (await running.wait("late")).stage is Stage.DONE
+        assert held.step <= step + 1, "only what was under way"
+        running.resume("held")
+        assert (await running.wait("held")).reason == "finished 20 steps"
+
+
+async def test_a_cancelled_job_ends_at_once_and_the_others_do_not_notice(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    kept = job("kept", byte_model, steps=10)
+    await run_jobs(tmp_path / "alone", byte_model, [kept])
+    gate = asyncio.Event()
+    async with launch(tmp_path / "shared", byte_model) as running:
+        running.add_job(kept, EvenSource())
+        running.add_job(job("early", byte_model), EvenSource())
+        assert await running.cancel("early", "never mind") == Outcome(
+            stage=Stage.CANCELLED, reason="never mind"
+        )
+        running.add_job(job("hung", byte_model), EvenSource(gate=gate))
+        running.add_job(job("busy", byte_model, steps=500), EvenSource())
+        await until_step(running, "busy", 3)
+        for name in ("hung", "busy"):
+            async with asyncio.timeout(SOON_S):
+                outcome = await running.cancel(name, "not wanted")
+            assert outcome == Outcome(stage=Stage.CANCELLED, reason="not wanted")
+        assert (await running.wait("kept")).stage is Stage.DONE
+        with pytest.raises(ConfigError, match="there is no job nobody: known are kept"):
+            running.pause("nobody")
+    for read in (rows, samples, final_state):
+        assert read(tmp_path / "shared", "kept") == read(tmp_path / "alone", "kept")
+    # What was cancelled is over for good; what it had committed is there.
+    assert len(list((tmp_path / "shared" / "jobs" / "busy" / "versions").iterdir())) >= 1
+    async with launch(tmp_path / "shared", byte_model) as again:
+        statuses = {row.name: row.status.value for row in again.session.store.runs.list()}
+    assert statuses == {
+        "kept": "done",
+        "early": "cancelled",
+        "hung": "cancelled",
+        "busy": "cancelled",
+    }
+
+
+async def test_twenty_jobs_join_and_leave_the_same_workers(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("stays", byte_model, steps=2000), EvenSource())
+        pids = {w.pid for w in running.session.head.pool.workers.values()}
+        n_files = len(os.listdir("/proc/self/fd"))
+        for i in range(20):
+            name = f"guest-{i}"
+            running.add_job(job(name, byte_model, steps=2), EvenSource())
+            if i % 3 == 2:
+                await until_step(running, name, 1)
+                assert (await running.cancel(name)).stage is not Stage.FAILED
+            else:
+                assert (await running.wait(name)).stage is Stage.DONE
+        assert {w.pid for w in running.session.head.pool.workers.values()} == pids
+        assert len(os.listdir("/proc/self/fd")) <= n_files + 6, "files of jobs that left stay open"
+        assert not running.session.run("stays").facts.stage.ended
+    assert set(worker_pids(tmp_path)) == pids
+
+
+async def test_killed_workers_change_nothing(byte_model: Path, tmp_path: Path) -> None:
+    specs = [job(name, byte_model, steps=12, evaluation={"items": 2}) for name in ("a", "b")]
+    await run_jobs(tmp_path / "calm", byte_model, specs)
+    async with launch(tmp_path / "stormy", byte_model) as running:
+        for spec in specs:
+            running.add_job(spec, EvenSource())
+        for step, worker in ((2, "rollout-0"), (5, "train-0"), (8, "rollout-0")):
+            await until_step(running, "a", step)
+            os.kill(running.session.head.pool.workers[worker].pid, signal.SIGKILL)
+        outcomes = await running.wait_all()
+    assert {o.reason for o in outcomes.values()} == {"finished 12 steps"}
+    assert len(worker_pids(tmp_path / "stormy")) >= 4, "they were replaced"
+    for name in ("a", "b"):
+        for read in (rows, samples, final_state):
+            assert read(tmp_path / "stormy", name) == read(tmp_path / "calm", name)
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+async def test_no_trajectory_lags_more_than_asked(
+    lag: int, byte_model: Path, tmp_path: Path
+) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        spec = job(
+            "stale", byte_model, steps=12, staleness=lag, evaluation={"every": 4, "items": 2}
+        )
+        running.add_job(spec, EvenSource(turns=2))
+        running.add_job(job("beside", byte_model, steps=12), EvenSource())
+        assert {o.stage for o in (await running.wait_all()).values()} == {Stage.DONE}
+    found = rows(tmp_path, "stale")
+    steps = [row for row in found if "reward_mean" in row]
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert [row["step"] for row in found if "eval_n" in row] == [0, 4, 8, 12]
+    # Step n makes version n from samples of version n - 1 at best.
+    lags = [
+        s["step"] - 1 - s["version"] for s in samples(tmp_path, "stale") if s["split"] == "train"
+    ]
+    assert 0 <= min(lags) <= max(lags) <= lag
+    assert max(lags) > 0, "it never ran ahead"
+    assert max(row["staleness"] for row in steps) == max(lags)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [1, 2])
+async def test_a_stale_job_learns(lag: int, tmp_path: Path) -> None:
+    async with plait.open(tmp_path, kv_blocks=1024) as running:
+        spec = job(
+            "sums",
+            "tiny",
+            groups=6,
+            samples=6,
+            steps=12,
+            staleness=lag,
+            limits={"max_tokens": 8},
+            optimizer={"learning_rate": 4e-3},
+        )
+        running.add_job(spec)
+        assert (await running.wait("sums")).stage is Stage.DONE
+    rewards = [row["reward_mean"] for row in rows(tmp_path, "sums")]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.15
+    assert max(row["staleness"] for row in rows(tmp_path, "sums")) <= lag
