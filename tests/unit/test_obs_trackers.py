@@ -1,6 +1,7 @@
 """Trackers: asked for by name, never able to stop a job."""
 
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError
-from plait.obs.trackers import Guarded, Tracker, make_tracker
+from plait.obs.trackers import Background, Guarded, Tracker, make_tracker
 
 PACKAGE = """
 from contextvars import ContextVar
@@ -129,3 +130,52 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="one of wandb, trackio"):
         make("tensorbord", tmp_path, [])
+
+
+class Slow:
+    """A tracker that takes its time."""
+
+    def __init__(self) -> None:
+        self.gate, self.logged, self.finished = threading.Event(), [], False
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.gate.wait(10)
+        self.logged.append((step, dict(metrics)))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def test_a_slow_tracker_delays_nobody_and_gets_everything() -> None:
+    slow, reports = Slow(), []
+    tracker = Background(lambda: slow, reports.append)
+    for step in range(3):
+        tracker.log(step, {"reward": 1.0})
+    assert slow.logged == [], "log returned before the tracker had taken anything"
+    slow.gate.set()
+    tracker.finish()
+    assert slow.logged == [(step, {"reward": 1.0}) for step in range(3)]
+    assert slow.finished
+    assert reports == []
+
+
+def test_a_tracker_that_cannot_keep_up_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plait.obs.trackers.MAX_WAITING", 2)
+    slow, reports = Slow(), []
+    tracker = Background(lambda: slow, reports.append)
+    for step in range(9):
+        tracker.log(step, {})
+    slow.gate.set()
+    tracker.finish()
+    assert reports == ["a tracker is too slow: figures are being dropped"]
+
+
+def test_a_tracker_that_does_not_start_is_reported_once() -> None:
+    def start() -> Tracker:
+        raise ConnectionError("no route")
+
+    reports: list[str] = []
+    tracker = Background(start, reports.append)
+    tracker.log(1, {})
+    tracker.finish()
+    assert reports == ["a tracker is off: ConnectionError: no route"]
