@@ -163,6 +163,7 @@ def test_draws_follow_the_probabilities() -> None:
         ("cross_entropy", {}),
         ("importance_sampling", {"kl_coef": 0.3}),
         ("ppo", {"kl_coef": 0.3}),
+        ("ppo", {"kl_coef": 0.3, "kl_by_ratio": 1.0}),
         ("ppo", {"clip_low_threshold": 0.99, "clip_high_threshold": 1.01}),
     ],
 )

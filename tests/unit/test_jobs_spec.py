@@ -62,7 +62,9 @@ def test_the_loss_gets_ratio_bounds_only_if_it_clips() -> None:
         "clip_high_threshold": 1.2,
     }
     plain = job(algorithm={"loss": "importance_sampling", "kl_coef": 0.1}).algorithm
-    assert plain.loss_config == {"kl_coef": 0.1}
+    assert plain.loss_config == {"kl_coef": 0.1, "kl_by_ratio": 1.0}
+    plain = job(algorithm={"kl_coef": 0.1, "kl_by_ratio": False}).algorithm
+    assert plain.loss_config["kl_by_ratio"] == 0.0
 
 
 def test_environment_keeps_keys_of_its_own() -> None:
@@ -73,6 +75,7 @@ def test_environment_keeps_keys_of_its_own() -> None:
     ("keys", "why"),
     [
         ({"steps": None}, "would never end"),
+        ({"algorithm": {"kl_by_ratio": True}}, "needs `kl_coef` above 0"),
         ({"target_window": 3}, "`target_window` would do nothing"),
         (
             {"steps": None, "target_reward": 0.5, "optimizer": {"schedule": "cosine"}},

@@ -56,6 +56,12 @@ def test_kl_to_the_reference(name: str) -> None:
     assert total == pytest.approx(0.1 * sum(w * k for w, k in zip(W, k3, strict=True)), rel=1e-5)
     assert seen["kl_ref:mean"] == pytest.approx(sum(k3) / 4, rel=1e-5)
     assert evaluate(name, {}, **inputs)[0] == 0
+    inputs["logprobs"] = Q
+    ratios = [math.exp(p - q) for p, q in zip(LOGP, Q, strict=True)]
+    total, _, seen = evaluate(name, {"kl_coef": 0.1, "kl_by_ratio": 1.0}, **inputs)
+    terms = [w * k * r for w, k, r in zip(W, k3, ratios, strict=True)]
+    assert total == pytest.approx(0.1 * sum(terms), rel=1e-5)
+    assert seen["kl_ref:mean"] == pytest.approx(sum(k3) / 4, rel=1e-5), "reported as it is"
 
 
 def test_reports_fold_by_tokens() -> None:
@@ -78,6 +84,8 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         choose("ppo", {"clip": 0.2})
     with pytest.raises(RequestError, match="finite"):
         choose("ppo", {"kl_coef": math.nan})
+    with pytest.raises(RequestError, match="0 or 1"):
+        choose("ppo", {"kl_by_ratio": 0.5})
 
 
 def test_the_reference_is_needed_only_with_a_coefficient() -> None:

@@ -4,8 +4,8 @@
 (``scripts/trl_golden.py`` writes it). First our algorithms with the loss formula on transformers
 and peft, then the same batch through the training engine itself.
 
-``kl_by_ratio`` cases multiply the KL term by the probability ratio (TRL's default); the engine's
-losses have the plain term, TRL's ``use_bias_correction_kl=False``.
+``kl_by_ratio`` cases multiply the KL term by the probability ratio (TRL's default), the others are
+TRL's ``use_bias_correction_kl=False``.
 """
 
 import dataclasses
@@ -41,9 +41,6 @@ def case_id(trl: dict[str, Any]) -> str:
 
 
 each_case = pytest.mark.parametrize("trl", REFERENCE, ids=case_id)
-each_engine_case = pytest.mark.parametrize(
-    "trl", [c for c in REFERENCE if not c["kl_by_ratio"]], ids=case_id
-)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +142,7 @@ def test_loss_formula_on_our_batch_equals_trl(trl: dict[str, Any], peft_model: A
     assert norm == pytest.approx(trl["grad_norm"], abs=TOLERANCE)
 
 
-@each_engine_case
+@each_case
 def test_training_engine_equals_trl(trl: dict[str, Any], folder: Path) -> None:
     pytest.importorskip("torch")
     from plait.core.ids import RunId
@@ -162,6 +159,7 @@ def test_training_engine_equals_trl(trl: dict[str, Any], folder: Path) -> None:
     engine.load(run, str(folder / "adapter"), optimizer=False)
     data = our_batch(trl).data
     config = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2, "kl_coef": trl["beta"]}
+    config["kl_by_ratio"] = float(trl["kl_by_ratio"])
     if trl["beta"]:
         reference = finish(engine.forward(run, data, adapter=False))
         data = with_reference(data, reference.logprobs)

@@ -1,8 +1,9 @@
 """Batches: the groups of one step to the sequences of one update, by the algorithm's name.
 
-The update is ``Σ_t w_t · (-min(r_t A, clip(r_t) A) + kl_coef · k3_t)`` over all scored tokens, with
-``r_t`` the ratio of new to old probability and ``k3_t = exp(ref - logp) - (ref - logp) - 1``; the
-engine sums, the weights made here say what kind of mean that is.
+The update is ``Σ_t w_t · (-min(r_t A, clip(r_t) A) + kl_coef · r_t · k3_t)`` over all scored
+tokens, with ``r_t`` the ratio of new to old probability (1 in the KL term if ``kl_by_ratio`` is
+off) and ``k3_t = exp(ref - logp) - (ref - logp) - 1``; the engine sums, the weights made here say
+what kind of mean that is.
 
 Samples without a reward and groups without signal cost no training. With a KL term a group without
 signal still pulls towards the reference, so it stays, unless no group has any signal.

@@ -97,6 +97,7 @@ class AlgorithmSection(Section):
     """How rewards become a gradient. ``kl_coef`` 0: no reference; above: KL to the base model.
 
     ``clip_low`` and ``clip_high`` bound the ratio of new to old probability (``loss: ppo`` only).
+    ``kl_by_ratio`` multiplies each token's KL by that ratio (only with a KL).
     """
 
     name: Literal["grpo", "dr-grpo", "rloo", "reinforce++"] = "grpo"
@@ -104,16 +105,24 @@ class AlgorithmSection(Section):
     clip_low: Annotated[Float, Field(ge=0, le=1)] | None = None
     clip_high: Annotated[Float, Field(ge=1)] | None = None
     kl_coef: NotNegative = 0.0
+    kl_by_ratio: Annotated[bool, Field(strict=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_clip(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("loss", "ppo") == "ppo":
-            return {"clip_low": DEFAULT_CLIP_LOW, "clip_high": DEFAULT_CLIP_HIGH} | data
+    def _fill(cls, data: Any) -> Any:
+        """Defaults of the keys that the others give a meaning."""
+        if not isinstance(data, dict):
+            return data
+        if data.get("loss", "ppo") == "ppo":
+            data = {"clip_low": DEFAULT_CLIP_LOW, "clip_high": DEFAULT_CLIP_HIGH} | data
+        if data.get("kl_coef"):
+            data = {"kl_by_ratio": True} | data
         return data
 
     @model_validator(mode="after")
-    def _clip_is_used(self) -> Self:
+    def _all_are_used(self) -> Self:
+        if self.kl_by_ratio is not None and self.kl_coef == 0:
+            raise ValueError("`kl_by_ratio` would do nothing: it needs `kl_coef` above 0")
         if self.loss != "ppo" and (self.clip_low is not None or self.clip_high is not None):
             raise ValueError("`clip_low` and `clip_high` would do nothing: they need `loss: ppo`")
         return self
@@ -122,6 +131,8 @@ class AlgorithmSection(Section):
     def loss_config(self) -> dict[str, float]:
         """What goes with the loss to the training engine."""
         config = {"kl_coef": self.kl_coef}
+        if self.kl_by_ratio is not None:
+            config["kl_by_ratio"] = float(self.kl_by_ratio)
         if self.clip_low is not None and self.clip_high is not None:
             config |= {"clip_low_threshold": self.clip_low, "clip_high_threshold": self.clip_high}
         return config

@@ -1,7 +1,8 @@
 """Losses of one scored token: value, slope by its log-prob, and what is reported about it.
 
 Names, inputs, options and formulas are those of the Tinker API, with a KL penalty to a reference
-added (``kl_coef``, estimator k3); ``weights``, where given, multiply every token of every loss.
+added (``kl_coef``, estimator k3; times r with ``kl_by_ratio`` 1); ``weights``, where given,
+multiply every token of every loss.
 r = exp(log p − log q), q the sampler.
 """
 
@@ -49,8 +50,11 @@ class Chosen:
         maxima = {}
         if (ref := inputs.get("ref_logprobs")) is not None:
             coef = self.options.get("kl_coef", 0.0)
-            loss += coef * _k3(ref - logprob)
-            slope -= coef * _expm1(ref - logprob)
+            by_ratio = coef and self.options["kl_by_ratio"]
+            scale = coef * (_ratio(logprob, inputs) if by_ratio else 1.0)
+            loss += scale * _k3(ref - logprob)
+            slope -= scale * _expm1(ref - logprob)
+            slope += scale * _k3(ref - logprob) if by_ratio else 0.0
             means["kl_ref"] = _k3(ref - logprob)
         if (sampled := inputs.get("logprobs")) is not None:
             means["kl_sampler"] = _k3(logprob - sampled)
@@ -70,6 +74,8 @@ def choose(name: str, config: Mapping[str, float], *, weighted: bool) -> Chosen:
             raise RequestError(f"loss {name} has no option {key!r}; known: {known}")
         if not isfinite(value):
             raise RequestError(f"loss option {key} is {value}: give a finite number")
+        if key == "kl_by_ratio" and value not in (0, 1):
+            raise RequestError(f"loss option {key} is {value}: give 0 or 1")
     options = {**loss.options, **config}
     needs = loss.needs + (("weights",) if weighted else ())
     needs += ("ref_logprobs",) if options.get("kl_coef") else ()
@@ -124,14 +130,13 @@ def _k3(log_ratio: float) -> float:
 
 
 _SAMPLER = ("logprobs", "advantages")
+_KL = {"kl_coef": 0.0, "kl_by_ratio": 0.0}
 _LOSSES = {
     "cross_entropy": Loss(needs=(), options={}, formula=_cross_entropy),
-    "importance_sampling": Loss(
-        needs=_SAMPLER, options={"kl_coef": 0.0}, formula=_importance_sampling
-    ),
+    "importance_sampling": Loss(needs=_SAMPLER, options=_KL, formula=_importance_sampling),
     "ppo": Loss(
         needs=_SAMPLER,
-        options={"kl_coef": 0.0, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+        options={**_KL, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
         formula=_ppo,
     ),
 }

@@ -1,9 +1,10 @@
 """Losses: what is minimised over the scored tokens of a batch. Always a sum, never a mean.
 
 Names, inputs, options and formulas are those of the Tinker API, with one addition: a KL penalty
-to a reference (``kl_coef``, estimator k3 of Schulman, "Approximating KL divergence"). ``weights``
-multiply every token of every loss; normalisation (by tokens, by sequences) is the algorithm's and
-is put into them.
+to a reference (``kl_coef``, estimator k3 of Schulman, "Approximating KL divergence"; with
+``kl_by_ratio`` 1 times the probability ratio, TRL's default, which makes its gradient unbiased for
+tokens that an older policy drew). ``weights`` multiply every token of every loss; normalisation (by tokens, by
+sequences) is the algorithm's and is put into them.
 
 Shapes: M scored tokens. Log-probs are of the policy being trained (``logp``), of the policy that
 drew the tokens (``logprobs``) and of the reference (``ref_logprobs``).
@@ -69,14 +70,16 @@ def _ppo(logp_M, inputs, options) -> Terms:
     return -torch.minimum(plain_M, clipped_M), {"clip_fraction": (clipped_M < plain_M).float()}
 
 
+_KL = {"kl_coef": 0.0, "kl_by_ratio": 0.0}
+
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss(inputs=(), options={}, formula=_cross_entropy),
     "importance_sampling": Loss(
-        inputs=("logprobs", "advantages"), options={"kl_coef": 0.0}, formula=_importance_sampling
+        inputs=("logprobs", "advantages"), options=_KL, formula=_importance_sampling
     ),
     "ppo": Loss(
         inputs=("logprobs", "advantages"),
-        options={"kl_coef": 0.0, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+        options={**_KL, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
         formula=_ppo,
     ),
 }
@@ -100,7 +103,10 @@ class Chosen:
         now_M = logp_M.detach()
         if (ref_M := inputs_M.get("ref_logprobs")) is not None:
             if coefficient := self.options.get("kl_coef"):
-                terms_M = terms_M + coefficient * _k3(ref_M - logp_M)
+                kl_M = _k3(ref_M - logp_M)
+                if self.options["kl_by_ratio"]:
+                    kl_M = kl_M * torch.exp(logp_M - inputs_M["logprobs"])
+                terms_M = terms_M + coefficient * kl_M
             means_M["kl_ref"] = _k3(ref_M - now_M)
         if (sampled_M := inputs_M.get("logprobs")) is not None:
             means_M["kl_sampler"] = _k3(now_M - sampled_M)
@@ -128,6 +134,8 @@ def choose(name: str, config: Mapping[str, float]) -> Chosen:
             raise RequestError(f"loss {name} has no option {key!r}; known: {known}")
         if not math.isfinite(value):
             raise RequestError(f"loss option {key} is {value}: give a finite number")
+        if key == "kl_by_ratio" and value not in (0, 1):
+            raise RequestError(f"loss option {key} is {value}: give 0 or 1")
     options = {**loss.options, **config}
     needed = loss.inputs + (("ref_logprobs",) if options.get("kl_coef") else ())
     return Chosen(loss=loss, options=options, needed=needed)
