@@ -13,6 +13,8 @@ from plait.obs.jsonl import read_jsonl
 from plait.runtime.settings import Settings
 
 TIMES = ("t", "rollout_s", "reward_s", "reference_s", "train_s", "publish_s", "wait_s", "step_s")
+SOON_S = 60.0
+"""For waits that take a moment, on a machine that may be busy."""
 SCRIPTED = Settings(engine="scripted", kv_blocks=256, cores=2)
 
 
@@ -84,6 +86,17 @@ async def run_jobs(
         for spec in specs:
             running.add_job(spec, EvenSource())
         return await running.wait_all()
+
+
+async def until_step(running: Launch, name: str, step: int) -> None:
+    """Wait until a job has made a step."""
+
+    def reached() -> bool:
+        return running.session.has_run(name) and running.session.run(name).facts.step >= step
+
+    async with asyncio.timeout(SOON_S):
+        while not reached():  # noqa: ASYNC110 - a job's step is no event of anybody's
+            await asyncio.sleep(0.005)
 
 
 def rows(directory: Path, name: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launches import (
+    SOON_S,
     EvenSource,
     final_state,
     job,
@@ -14,27 +15,16 @@ from launches import (
     rows,
     run_jobs,
     samples,
+    until_step,
     worker_pids,
 )
 
 import plait
 from plait.core.errors import ConfigError
 from plait.core.runs import Stage
-from plait.jobs.launch import Launch, Outcome
+from plait.jobs.launch import Outcome
 
 pytestmark = pytest.mark.e2e
-
-SOON_S = 60.0
-"""For waits that take a moment, on a machine that may be busy."""
-
-
-async def until_step(running: Launch, name: str, step: int) -> None:
-    def reached() -> bool:
-        return running.session.has_run(name) and running.session.run(name).facts.step >= step
-
-    async with asyncio.timeout(SOON_S):
-        while not reached():  # noqa: ASYNC110 - a job's step is no event of anybody's
-            await asyncio.sleep(0.005)
 
 
 async def test_a_paused_job_waits_and_goes_on_while_others_run(

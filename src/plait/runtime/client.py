@@ -2,9 +2,12 @@
 
 The one path to the engines: job controllers, the Python API and every other door use it. A
 mutation is accepted by the store under ``(run_id, seq)`` before it is queued; a new version is on
-disk before its row is committed and committed before anyone can sample it.
+disk before its row is committed and committed before anyone can sample it. Mutations of a run are
+carried out one after another, each to its end: the next one builds on the version that this one
+commits.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,7 +42,7 @@ Progress = Json | Callable[[StepResult], Json] | None
 
 
 class RunClient:
-    """One run's operations. Calls of one run may be pipelined; they run in the order made."""
+    """One run's operations. Calls may be pipelined: mutations run one by one in the order made."""
 
     def __init__(
         self,
@@ -52,6 +55,8 @@ class RunClient:
         self._head, self.facts = head, facts
         self._ledger, self._versions_dir = ledger, versions_dir
         self._n_ops = 0
+        self._turn = asyncio.Lock()
+        """Held for the whole of a mutation. First come, first served."""
 
     @property
     def version(self) -> int:
@@ -68,9 +73,10 @@ class RunClient:
     async def create(self) -> None:
         """Make the adapter (version 0) and make it samplable."""
         spec = self.facts.spec
-        op = Create(op_id=self._op_id(), run_id=spec.run_id, seq=self._seq(), lora=spec.lora)
-        await self._commit(op, 0, progress={"step": 0})
-        await self._expose(0)
+        async with self._turn:
+            op = Create(op_id=self._op_id(), run_id=spec.run_id, seq=self._seq, lora=spec.lora)
+            await self._commit(op, 0, progress={"step": 0})
+            await self._expose(0)
 
     async def attach(self, version: int, path: str, next_seq: int) -> None:
         """Take up a run that the store knows: its committed version becomes samplable."""
@@ -124,15 +130,16 @@ class RunClient:
         self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
     ) -> ForwardResult:
         """Accumulate the gradient of a token-summed loss."""
-        op = ForwardBackward(
-            op_id=self._op_id(),
-            run_id=self.facts.spec.run_id,
-            seq=self._seq(),
-            data=tuple(data),
-            loss=loss,
-            loss_config=dict(config or {}),
-        )
-        result = await self._mutate(op)
+        async with self._turn:
+            op = ForwardBackward(
+                op_id=self._op_id(),
+                run_id=self.facts.spec.run_id,
+                seq=self._seq,
+                data=tuple(data),
+                loss=loss,
+                loss_config=dict(config or {}),
+            )
+            result = await self._mutate(op)
         assert isinstance(result, ForwardResult)
         return result
 
@@ -142,63 +149,70 @@ class RunClient:
         ``progress`` is the controller's own state, committed with the version; a function of what
         the step did, if it needs that.
         """
-        op = OptimStep(
-            op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), adam=adam
-        )
-        return await self._commit(op, self.version + 1, progress=progress)
+        async with self._turn:
+            op = OptimStep(
+                op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq, adam=adam
+            )
+            return await self._commit(op, self.version + 1, progress=progress)
 
     async def publish(self, version: int | None = None) -> None:
         """Make the committed version samplable."""
-        wanted = self.version if version is None else version
-        op = Publish(
-            op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq(), version=wanted
-        )
-        await self._ledger.accept(op)
-        try:
-            if wanted != self.version:
-                raise RequestError(f"version {wanted} is not the committed one ({self.version})")
-            await self._expose(wanted)
-        except PlaitError as error:
-            await self._ledger.finish(op, error=error)
-            raise
-        await self._ledger.finish(op)
+        async with self._turn:
+            wanted = self.version if version is None else version
+            op = Publish(
+                op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq, version=wanted
+            )
+            await self._ledger.accept(op)
+            try:
+                if wanted != self.version:
+                    raise RequestError(
+                        f"version {wanted} is not the committed one ({self.version})"
+                    )
+                await self._expose(wanted)
+            except PlaitError as error:
+                await self._ledger.fail(op, error)
+                raise
+            await self._ledger.finish(op)
 
     async def save(self, path: str | Path, *, optimizer: bool = True) -> str:
         """Keep the run's state under ``path``, which must not exist."""
-        op = Save(
-            op_id=self._op_id(),
-            run_id=self.facts.spec.run_id,
-            seq=self._seq(),
-            path=_absolute(path),
-            optimizer=optimizer,
-        )
-        result = await self._mutate(op)
+        async with self._turn:
+            op = Save(
+                op_id=self._op_id(),
+                run_id=self.facts.spec.run_id,
+                seq=self._seq,
+                path=_absolute(path),
+                optimizer=optimizer,
+            )
+            result = await self._mutate(op)
         assert isinstance(result, Done)
         return result.path
 
     async def load(self, path: str | Path, *, optimizer: bool = True) -> StepResult:
         """Replace the run's state by a saved one; this makes a new version."""
-        op = Load(
-            op_id=self._op_id(),
-            run_id=self.facts.spec.run_id,
-            seq=self._seq(),
-            path=_absolute(path),
-            optimizer=optimizer,
-        )
-        return await self._commit(op, self.version + 1)
+        async with self._turn:
+            op = Load(
+                op_id=self._op_id(),
+                run_id=self.facts.spec.run_id,
+                seq=self._seq,
+                path=_absolute(path),
+                optimizer=optimizer,
+            )
+            return await self._commit(op, self.version + 1)
 
     @asynccontextmanager
     async def rollout(self, worst_blocks: int, *, evaluating: bool = False) -> AsyncIterator[None]:
         """Wait for admission, then hold it for the block: one batch of trajectories.
 
-        Afterwards the run is scoring them until ``scored`` is called.
+        Afterwards the run is scoring them until ``scored`` is called; after an error it is not.
         """
         await self._head.gate.enter(self.facts, worst_blocks, evaluating=evaluating)
         try:
             yield
-        finally:
-            ended = self.facts.stage.ended
-            self._head.gate.leave(self.facts, then=None if ended else Stage.REWARD)
+        except BaseException:
+            self._head.gate.leave(self.facts)
+            raise
+        self._head.gate.leave(self.facts, then=None if self.facts.stage.ended else Stage.REWARD)
 
     def scored(self) -> None:
         """The trajectories have their rewards."""
@@ -232,7 +246,7 @@ class RunClient:
         try:
             result = await self._head.queue.submit(op)
         except PlaitError as error:
-            await self._ledger.finish(op, error=error)
+            await self._ledger.fail(op, error)
             raise
         await self._ledger.finish(op)
         return result
@@ -241,7 +255,7 @@ class RunClient:
         self, op: Create | OptimStep | Load, version: int, *, progress: Progress = None
     ) -> StepResult:
         """Carry out an operation that makes a version: on disk, then in the store, then visible."""
-        await self._ledger.accept(op)
+        await self._ledger.accept(op, version)
         path = str(self._versions_dir / f"{version:06d}")
         try:
             result = await self._head.queue.submit(op, save_to=path)
@@ -249,20 +263,23 @@ class RunClient:
             step = StepResult(version=version, metrics=metrics)
             kept = progress(step) if callable(progress) else progress
             await self._ledger.commit(op, version, path, kept)
-        except PlaitError as error:
-            self._head.queue.forget(op.run_id)  # the worker may have gone ahead of what is kept
-            await self._ledger.finish(op, error=error)
+        except BaseException as error:
+            if self.facts.version != version:  # the worker may have gone ahead of what is kept
+                self._head.queue.forget(op.run_id)
+                if isinstance(error, Exception):
+                    await self._ledger.fail(op, error)
             raise
+        await self._ledger.retain()
         return step
 
     def _op_id(self) -> OpId:
         self._n_ops += 1
         return OpId(f"{self.facts.spec.run_id}/{self._n_ops}")
 
+    @property
     def _seq(self) -> int:
-        seq = self.facts.next_seq
-        self.facts.next_seq += 1
-        return seq
+        """The number of the next mutation; used up when the store has accepted it."""
+        return self.facts.next_seq
 
 
 def _absolute(path: str | Path) -> str:

@@ -4,13 +4,16 @@ Accepted before they are queued, ended once; a version's commit ends the mutatio
 keeps the controller's progress and charges the usage in one transaction.
 """
 
-from plait.core.errors import PlaitError
+import contextlib
+
+from plait.core.errors import StoreError
 from plait.core.ids import RunId
 from plait.core.operations import Mutation
 from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
 from plait.runtime.head import Head
 from plait.runtime.retention import Retention
+from plait.runtime.whole import whole
 from plait.store.rows import Json
 from plait.store.store import Store, Writer
 from plait.store.usage import Used
@@ -30,9 +33,18 @@ class Ledger:
     def _run_id(self) -> RunId:
         return self._facts.spec.run_id
 
-    async def accept(self, op: Mutation) -> None:
-        """Make ``op`` durable; RunEnded if the run takes nothing more."""
+    async def accept(self, op: Mutation, version: int | None = None) -> None:
+        """Make ``op`` durable, which uses up its number; RunEnded if the run takes nothing more.
+
+        ``version``: what it is to make. StoreError if that is committed already, since whoever
+        carries it out writes over what lies there.
+        """
         self._facts.check_live()
+        await whole(self._accept(op, version))
+
+    async def _accept(self, op: Mutation, version: int | None) -> None:
+        if version is not None:
+            await self._writer.call(self._check_free, version)
         await self._writer.call(
             self._store.mutations.accept,
             op.run_id,
@@ -40,22 +52,49 @@ class Ledger:
             type(op).__name__,
             now=self._head.wall(),
         )
+        self._facts.next_seq = op.seq + 1
 
-    async def finish(self, op: Mutation, *, error: PlaitError | None = None) -> None:
-        """End ``op``; what was under way when its run was cancelled is left as it is."""
-        if error is not None and self._facts.stage is Stage.CANCELLED:
-            return
+    def _check_free(self, version: int) -> None:
+        last = self._store.mutations.latest_version(self._run_id)
+        if last is not None and version <= last.version:
+            raise StoreError(
+                f"version {last.version} of run {self._run_id} is committed, {version} cannot be "
+                "made any more: open the launch anew"
+            )
+
+    async def finish(self, op: Mutation) -> None:
+        """End ``op`` well."""
         await self._writer.call(
-            self._store.mutations.finish,
-            op.run_id,
-            op.seq,
-            error=None if error is None else f"{error.code}: {error}",
-            now=self._head.wall(),
+            self._store.mutations.finish, op.run_id, op.seq, now=self._head.wall()
         )
 
+    async def fail(self, op: Mutation, error: Exception) -> None:
+        """End ``op`` with its error, unless the disk refuses that too: the error is what counts.
+
+        What was under way when its run was cancelled is left as it is.
+        """
+        if self._facts.stage is Stage.CANCELLED:
+            return
+        with contextlib.suppress(StoreError):
+            await self._writer.call(
+                self._store.mutations.finish,
+                op.run_id,
+                op.seq,
+                error=f"{getattr(error, 'code', type(error).__name__)}: {error}",
+                now=self._head.wall(),
+            )
+
     async def commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
-        """Commit the version that ``op`` made; it lies under ``path`` already."""
+        """Commit the version that ``op`` made; it lies under ``path`` already.
+
+        What the store has committed, the facts say too, even if the caller is cancelled.
+        """
+        await whole(self._commit(op, version, path, progress))
+
+    async def _commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
         facts = self._facts
+        used_s, used_tokens = facts.served_s, facts.tokens
+        before_s, before_tokens = self._charged
         await self._writer.call(
             self._store.mutations.commit_version,
             self._run_id,
@@ -64,13 +103,26 @@ class Ledger:
             path,
             result={"version": version},
             progress=progress,
-            used=self._usage(),
+            used=(
+                Used(kind="step", device_s=used_s - before_s, tokens=used_tokens - before_tokens),
+            ),
             now=self._head.wall(),
         )
+        self._charged = (used_s, used_tokens)
         facts.version, facts.path = version, path
-        facts.uncommitted.clear()
+        facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
         facts.step = int((progress or {}).get("step", facts.step))
-        await self._writer.call(self._retention.apply, version, now=self._head.wall())
+
+    async def retain(self) -> None:
+        """Drop versions that need not be kept. What is committed stays so whatever becomes of
+        this: a failure is written down, and the next commit tries again."""
+        version = self._facts.version
+        if version is None:
+            return
+        try:
+            await self._writer.call(self._retention.apply, version, now=self._head.wall())
+        except (StoreError, OSError) as error:
+            self._head.journal.event(self._run_id, "retention_failed", reason=str(error))
 
     async def progress(self) -> Json:
         """What the run's controller committed last."""
@@ -83,10 +135,3 @@ class Ledger:
             self._store.runs.save_progress, self._run_id, progress, now=self._head.wall()
         )
         self._facts.step = int(progress.get("step", self._facts.step))
-
-    def _usage(self) -> tuple[Used, ...]:
-        """What the run has used since the last commit."""
-        device_s, tokens = self._facts.served_s, self._facts.tokens
-        before_s, before_tokens = self._charged
-        self._charged = (device_s, tokens)
-        return (Used(kind="step", device_s=device_s - before_s, tokens=tokens - before_tokens),)

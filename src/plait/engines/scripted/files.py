@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from plait.core.errors import ModelError
 from plait.core.runs import LoraSpec
@@ -36,7 +36,7 @@ class Moments:
 
 def write_adapter(path: Path, adapter: Adapter, lora: LoraSpec, version: int, base: str) -> None:
     """Write the adapter under an existing directory."""
-    save_file({"lora_A": adapter.a_K, "lora_B": adapter.b_K}, path / ADAPTER)
+    (path / ADAPTER).write_bytes(save({"lora_A": adapter.a_K, "lora_B": adapter.b_K}))
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
@@ -72,7 +72,8 @@ def read_adapter(path: Path) -> tuple[Adapter, LoraSpec, int]:
 def write_moments(path: Path, moments: Moments) -> None:
     """Write the optimizer under an existing directory."""
     step = np.asarray([moments.step], dtype=np.int64)
-    save_file({"m": moments.m_2K, "v": moments.v_2K, "step": step}, path / OPTIMIZER)
+    tensors = {"m": moments.m_2K, "v": moments.v_2K, "step": step}
+    (path / OPTIMIZER).write_bytes(save(tensors))
 
 
 def read_moments(path: Path) -> Moments:
