@@ -45,6 +45,8 @@ class RunFacts:
     kv: dict[bool, KvProfile] = field(default_factory=dict)
     """Measured footprints: evaluations apart (``True``), since their batches have another shape."""
     timing: TimingProfile = field(default_factory=TimingProfile)
+    rollout_since_s: float = 0.0
+    """When the rollout under way was admitted; ``since_s`` moves with the training side too."""
     kv_block_s: float = 0.0
     """Block-seconds held by the rollout under way."""
     kv_peak_blocks: int = 0

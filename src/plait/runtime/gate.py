@@ -49,16 +49,19 @@ class Gate:
         self.decide()
         try:
             await future
-        finally:
+        except BaseException:
+            # Cancelled, or ended: perhaps between the admission and this task's turn to notice it.
             self._waiting.pop(facts.spec.run_id, None)
-            if facts.rollout is Stage.WAIT_ROLLOUT:
-                self._stage(facts, None)
+            if facts.rollout is not None:
+                self.leave(facts)
+            raise
+        self._waiting.pop(facts.spec.run_id, None)
 
     def leave(self, facts: RunFacts, *, then: Stage | None = None) -> None:
-        """The run's trajectories are complete; its cache is free for others."""
-        if facts.rollout is Stage.ROLLOUT:
+        """The run's rollout is over and its cache free for others; ``REWARD`` if it is complete."""
+        if facts.rollout is Stage.ROLLOUT and then is Stage.REWARD:
             seen = kv.KvObservation(
-                seconds=self._now() - facts.since_s,
+                seconds=self._now() - facts.rollout_since_s,
                 block_s=facts.kv_block_s,
                 peak_blocks=facts.kv_peak_blocks,
                 throttled=facts.kv_throttled,
@@ -95,6 +98,7 @@ class Gate:
                 facts = self._roster[run_id]
                 facts.wait = None
                 facts.kv_block_s, facts.kv_peak_blocks, facts.kv_throttled = 0.0, 0, False
+                facts.rollout_since_s = now
                 self._stage(facts, Stage.ROLLOUT)
                 future.set_result(None)
 

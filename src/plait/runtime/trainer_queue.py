@@ -61,6 +61,8 @@ class TrainerQueue:
         self._running: _Pending | None = None
         self._worker: WorkerHandle | None = None
         self._resident: set[RunId] = set()
+        self._doubtful: set[RunId] = set()
+        """Runs to forget as soon as what is running for them has ended."""
         self._last: tuple[DispatchView, object] | None = None
 
     def attach(self, worker: WorkerHandle) -> None:
@@ -130,9 +132,10 @@ class TrainerQueue:
         self._running = None
         facts = self._roster[pending.op.run_id]
         if isinstance(result, PlaitError):
+            self._keep(facts, pending, known=False)
             _answer(pending.future, result)
         else:
-            self._keep(facts, pending)
+            self._keep(facts, pending, known=True)
             seen = timing.TimingObservation(
                 kind=type(pending.op).__name__, tokens=pending.tokens, seconds=seconds
             )
@@ -150,7 +153,7 @@ class TrainerQueue:
     def lost(self) -> RunId | None:
         """The worker is gone: its operation goes back to the head of its run's queue, or fails if
         it has lost a worker before (then the run's id is returned)."""
-        self._worker, self._resident = None, set()
+        self._worker, self._resident, self._doubtful = None, set(), set()
         pending, self._running = self._running, None
         if pending is None:
             return None
@@ -169,23 +172,30 @@ class TrainerQueue:
             _answer(pending.future, error)
         if self._running is not None and self._running.op.run_id == run_id:
             _answer(self._running.future, error)
-        if self._worker is not None and run_id in self._resident:
-            self._resident.discard(run_id)
-            self._worker.send(m.DropRun(run_id=run_id))
+        if run_id in self._resident:
+            self.forget(run_id)
 
     def forget(self, run_id: RunId) -> None:
         """The run's state on the worker is not what the store says: it is loaded before it is next
         used."""
+        if self._running is not None and self._running.op.run_id == run_id:
+            self._doubtful.add(run_id)  # nothing is taken from under a running operation
+            return
+        self._doubtful.discard(run_id)
         self._resident.discard(run_id)
         if self._worker is not None:
             self._worker.send(m.DropRun(run_id=run_id))
 
-    def _keep(self, facts: RunFacts, pending: _Pending) -> None:
-        """The run's state is on the worker, unless nobody wants it or will commit it."""
+    def _keep(self, facts: RunFacts, pending: _Pending, *, known: bool) -> None:
+        """The run's state is on the worker, unless nobody wants it or will commit it.
+
+        ``known``: the operation has succeeded, so the state is what it should be.
+        """
         run_id = pending.op.run_id
-        if facts.stage.ended or (pending.save_to and pending.future.cancelled()):
+        unwanted = facts.stage.ended or (pending.save_to and pending.future.cancelled())
+        if run_id in self._doubtful or unwanted:
             self.forget(run_id)
-        else:
+        elif known:
             self._resident.add(run_id)
 
     def _start(self, pending: _Pending) -> None:
