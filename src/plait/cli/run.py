@@ -25,7 +25,6 @@ from plait.models.tokenizer import Tokenizer
 from plait.obs.trace import write_trace
 from plait.policies.protocol import Sharing
 from plait.policies.registry import make as make_policy
-from plait.rewards.pool import RewardPool
 from plait.runtime.settings import Settings
 
 INTERRUPTED = 130
@@ -87,12 +86,8 @@ async def drive(
         for spec in specs:
             sources.append(make_source_of(spec, tokenizer))
             stack.push_async_callback(sources[-1].aclose)
-        pool = await stack.enter_async_context(RewardPool())
-        bounds = room(shape, settings)
-        await preflight(specs, sources, room=bounds, tokenizer=tokenizer, pool=pool)
-        launch = Launch(
-            directory, model=model, policy=sharing, settings=settings, planned=specs, pool=pool
-        )
+        await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
+        launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)
         with _stopping() as stop:
             async with launch:
                 for spec, source in zip(specs, sources, strict=True):

@@ -61,15 +61,13 @@ class Launch:
         policy: str | Sharing = "plait",
         settings: Settings | None = None,
         planned: Sequence[JobSpec] = (),
-        pool: RewardPool | None = None,
     ) -> None:
-        """``planned``: jobs that will be added, written down before the workers start. ``pool``:
-        graders to use, which stay the caller's."""
+        """``planned``: jobs that will be added, written down before the workers start."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or Settings()
-        self._planned, self._pool = tuple(planned), pool
+        self._planned = tuple(planned)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
 
@@ -93,8 +91,7 @@ class Launch:
             stack.callback(self.recorder.close)
             self._info = self._first_info()
             self._write_down(self._planned)
-            if self._pool is None:
-                self._pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
+            pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
             self.session = Session(
                 self.directory,
                 model=self.model,
@@ -109,7 +106,7 @@ class Launch:
             self._life = Life(
                 session=self.session,
                 recorder=self.recorder,
-                pool=self._pool,
+                pool=pool,
                 tokenizer=self.tokenizer,
                 room=room(self._shape, self._settings),
             )

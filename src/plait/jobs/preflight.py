@@ -28,23 +28,29 @@ async def preflight(
     *,
     room: Room,
     tokenizer: Tokenizer,
-    pool: RewardPool,
 ) -> None:
     """The first mistake found, as an error that names its job."""
-    for spec, source in zip(specs, sources, strict=True):
-        try:
-            load_controller(spec)
-            for tracker in spec.trackers:
-                check_tracker(tracker)
-            room.check_limits(spec.limits)
-            await check_problems(spec, source, room)
-            scorer = Scorer(pool, spec, tokenizer, outside=lambda *_: None, now=time.monotonic)
+    async with RewardPool() as pool:
+        for spec, source in zip(specs, sources, strict=True):
             try:
-                await scorer.check()
-            finally:
-                await scorer.aclose()
-        except PlaitError as error:
-            raise type(error)(f"job {spec.name}: {error}") from error
+                await _check(spec, source, room, tokenizer, pool)
+            except PlaitError as error:
+                raise type(error)(f"job {spec.name}: {error}") from error
+
+
+async def _check(
+    spec: JobSpec, source: TaskSource, room: Room, tokenizer: Tokenizer, pool: RewardPool
+) -> None:
+    load_controller(spec)
+    for tracker in spec.trackers:
+        check_tracker(tracker)
+    room.check_limits(spec.limits)
+    await check_problems(spec, source, room)
+    scorer = Scorer(pool, spec, tokenizer, outside=lambda *_: None, now=time.monotonic)
+    try:
+        await scorer.check()
+    finally:
+        await scorer.aclose()
 
 
 async def check_problems(spec: JobSpec, source: TaskSource, room: Room) -> None:
