@@ -10,7 +10,8 @@ def main() -> int:
     names = sys.argv[1:]
     if not names or names == ["list"]:
         for figure in FIGURES.values():
-            print(f"{figure.name:4} {figure.minutes:5.1f} min  ≥{figure.at_least:g}  {figure.what}")
+            bar = "shown" if figure.at_least is None else f"≥{figure.at_least:g}"
+            print(f"{figure.name:4} {figure.minutes:5.1f} min  {bar:>6}  {figure.what}")
         return 0
     unknown = [n for n in names if n not in FIGURES]
     if unknown:

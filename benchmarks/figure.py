@@ -30,7 +30,9 @@ class Figure:
 
     name: str
     what: str
-    at_least: float
+    at_least: float | None
+    """The bar; ``None`` where the issue asks for the number alone. Bars of the form "at most" are
+    given as bar ÷ measured, at least 1."""
     minutes: float
     """How long it takes on two cores."""
     measure: Callable[[], Measured]

@@ -1,7 +1,7 @@
 """A2: four different SmolLM2 jobs until each has reached its target reward.
 
-Shared against ``sequential`` and ``multi-lora-sync``; the bound is the work computed and the longest
-job alone; TTFS against sequential; held-out reward against runs alone (three seeds).
+Shared against ``sequential`` and ``multi-lora-sync``; the bound is the work computed and the
+longest job alone; TTFS against sequential; held-out reward against runs alone (three seeds).
 """
 
 from pathlib import Path

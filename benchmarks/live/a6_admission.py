@@ -3,9 +3,10 @@
 Jobs with long outputs, so that admitting all at once preempts and recomputes. Repeats alternate.
 """
 
+from pathlib import Path
 from statistics import median
 
-from benchmarks.figure import Measured
+from benchmarks.figure import RESULTS, Measured
 from benchmarks.live.launches import run, specs_of, spread
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
@@ -59,6 +60,7 @@ def measure() -> Measured:
         shared = run(specs, "no-admission", kv_blocks=budget_blocks(4, share)).wall_s
         alone = run(specs, "sequential", kv_blocks=budget_blocks(4, share)).wall_s
         region[str(share)] = {"shared_s": shared, "sequential_s": alone, "gain": alone / shared}
+    picture = _draw(region)
     value = median(without_s) / median(with_s)
     return Measured(
         value=value,
@@ -68,6 +70,30 @@ def measure() -> Measured:
             "with_s": with_s,
             "without_s": without_s,
             "blocks": blocks,
+            "picture": picture.name,
             "gain_of_sharing_without_admission_by_budget_share": region,
         },
     )
+
+
+def _draw(region: dict[str, dict[str, float]]) -> Path:
+    """Gain of sharing without admission over the cache's size; below 1 sharing loses."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    shares = [float(share) for share in region]
+    axes.plot(shares, [row["gain"] for row in region.values()], marker="o")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(
+        xscale="log",
+        xlabel="cache as a share of the worst-case sum",
+        ylabel="gain over one at a time",
+        title="Sharing without admission: it loses below 1",
+    )
+    path = RESULTS / "A6.png"
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path

@@ -24,7 +24,6 @@ defaults:
   optimizer: {{learning_rate: 1.0e-5}}
   environment:
     name: search
-    passages: 2000
     examples: 0
     fixed_calls: {CALLS}
     result_tokens: [8, 24]
