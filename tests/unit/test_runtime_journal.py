@@ -1,0 +1,34 @@
+"""Journal: a full disk is told once and never raised into the loop that writes."""
+
+from pathlib import Path
+
+from plait.core.errors import StoreError
+from plait.core.ids import RunId, WorkerId
+from plait.obs.recorder import Recorder
+from plait.runtime.journal import LaunchJournal
+from plait.runtime.messages import Span
+
+
+def test_the_first_refused_write_ends_the_launch_in_order_and_only_once(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, origin_s=0.0)
+    told: list[StoreError] = []
+    journal = LaunchJournal(
+        recorder, policy="p", n_params=1, now=lambda: 1.0, on_broken=told.append
+    )
+    journal.event(RunId("a"), "stage", stage="train")
+    assert told == []
+    recorder.close()  # from here on no write succeeds, as on a full disk
+    full = StoreError("cannot write: free some space, then resume")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise full
+
+    recorder.span = recorder.event = recorder.decision = refuse  # type: ignore[method-assign]
+    journal.event(RunId("a"), "stage", stage="rollout")
+    journal.decision("admission", None, {}, None)
+    journal.span(
+        WorkerId("w"),
+        Span(kind="train", t0=0, t1=1, threads=1, tokens=1, steps=1, tokens_by_run={}),
+    )
+    assert told == [full]
+    assert journal.broken is full
