@@ -9,12 +9,11 @@ import asyncio
 from dataclasses import dataclass
 
 from plait.core.operations import Sampled, SamplingParams
-from plait.envs.protocol import Closing, Environment, Observing
+from plait.envs.protocol import Closing, Environment
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, play
 from plait.jobs.waves import Waves
 from plait.obs.records import SampleRecord
-from plait.profiles.kv import worst_case_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +51,20 @@ class Collected:
 
 
 async def collect(context: JobContext, batch: Batch) -> Collected:
-    """Roll a batch out and score it."""
-    envs = [
-        [context.source.make(batch.first + p, batch.split) for _ in range(batch.n_samples)]
-        for p in range(batch.n_groups)
-    ]
+    """Roll a batch out and score it. Its environments are told of its end, however it comes."""
+    envs: list[list[Environment]] = []
+    try:
+        for p in range(batch.n_groups):
+            envs.append([])
+            for _ in range(batch.n_samples):
+                envs[p].append(context.source.make(batch.first + p, batch.split))
+        return await _collect(context, batch, envs)
+    finally:
+        for env in (env for members in envs for env in members):
+            _close(env)
+
+
+async def _collect(context: JobContext, batch: Batch, envs: list[list[Environment]]) -> Collected:
     groups: list[list[Episode]] = []
     for p, members in enumerate(envs):
         group: list[Episode] = []
@@ -133,8 +141,7 @@ async def _group(
         finally:
             if waves is not None:
                 waves.leave()
-            if isinstance(env, Closing):
-                env.close()
+            _close(env)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -143,6 +150,11 @@ async def _group(
     finally:
         if together is not None and not together.done():
             together.cancel()
+
+
+def _close(env: Environment) -> None:
+    if isinstance(env, Closing):
+        env.close()
 
 
 async def _draw_all(
@@ -160,17 +172,13 @@ def _params(
 
 
 def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
-    spec = context.spec
-    turns = spec.turns(context.source.max_turns)
-    source = context.source
-    said = source.max_observation_tokens if isinstance(source, Observing) else 0
-    return worst_case_blocks(
+    return context.room.worst_blocks(
+        context.spec,
+        context.source,
         n_prompts=len(groups),
         group_size=len(groups[0]),
         prompt_tokens=max(len(e.prompt) for g in groups for e in g),
-        max_new_tokens=min(turns * spec.limits.max_tokens + said, context.max_context),
         block_size=context.block_size,
-        same_prompt=context.source.same_prompt,
     )
 
 

@@ -54,9 +54,10 @@ class RLController:
             async with contextlib.aclosing(batches):
                 async for collected in batches:
                     await self._update(collected)
-                    await self._evaluate_if_due()
                     if self._finished():
-                        break
+                        break  # and so give up what is drawn ahead: the evaluation need not wait
+                    await self._evaluate_if_due()
+            await self._evaluate_if_due()
         if self._fruitless and not self._reached():
             raise EngineError(self._no_signal())
         return Stage.DONE, self._why_finished()
@@ -78,12 +79,13 @@ class RLController:
             yield await self._collect(self._step)
 
     async def _ahead(self, lag: int) -> AsyncGenerator[Collected, None]:
-        """Batches drawn by a task that runs ahead of the updates by at most ``lag`` steps."""
+        """Batches drawn by a task that runs ahead of the updates by at most ``lag`` steps, and not
+        beyond the job's last one."""
         queue: asyncio.Queue[Collected] = asyncio.Queue(maxsize=lag)
 
         async def draw() -> None:
-            batch = self._step
-            while True:
+            batch, end = self._step, self._context.spec.steps
+            while end is None or batch < end:
                 while batch - lag > self._step:
                     self._ready.clear()
                     await self._ready.wait()

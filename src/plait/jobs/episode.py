@@ -7,6 +7,7 @@ up in ``error`` with the reward ``None``. Tokens go in and out as they are, neve
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from plait.algos.datums import Segment, Trajectory
 from plait.core.errors import (
@@ -44,6 +45,8 @@ class Episode:
     n_turns: int = 0
     version: int | None = None
     tool_s: float = 0.0
+    left_s: float = inf
+    """What is left of the rollout's deadline for its rewards."""
 
     @property
     def trajectory(self) -> Trajectory:
@@ -72,8 +75,9 @@ async def play(
     now: Callable[[], float],
     tool: Callable[[float, float], None],
 ) -> None:
-    """Play an episode to its end within one deadline; ``tool(t0, t1)`` reports each wait for the
-    environment."""
+    """Play an episode to its end within one deadline, and note what is left of that;
+    ``tool(t0, t1)`` reports each wait for the environment."""
+    started = now()
     try:
         async with asyncio.timeout(deadline_s):
             await _turns(
@@ -87,7 +91,7 @@ async def play(
                 tool=tool,
             )
     except TimeoutError:
-        _fail(episode, f"rollout took longer than {deadline_s:g} s")
+        out_of_time(episode, deadline_s)
     except FATAL:
         raise
     except PlaitError as failure:
@@ -95,6 +99,13 @@ async def play(
     except Exception as failure:
         # A user's environment may raise anything: it is this sample's error and nothing else's.
         _fail(episode, f"{type(failure).__name__}: {failure}")
+    finally:
+        episode.left_s = deadline_s - (now() - started)
+
+
+def out_of_time(episode: Episode, deadline_s: float) -> None:
+    """The episode has used up its deadline: an error, whatever it had earned."""
+    _fail(episode, f"rollout took longer than {deadline_s:g} s")
 
 
 async def _turns(

@@ -7,6 +7,7 @@ exists too.
 import asyncio
 import traceback
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from plait.core.errors import PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import Stage
 from plait.envs.protocol import TaskSource
-from plait.jobs.account import settle
+from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext
 from plait.jobs.room import Room
 from plait.jobs.score import Scorer
@@ -24,6 +25,7 @@ from plait.models.tokenizer import Tokenizer
 from plait.obs.recorder import JobRecorder, Recorder
 from plait.obs.trackers import Background, make_tracker
 from plait.rewards.pool import RewardPool
+from plait.runtime.client import RunClient
 from plait.runtime.session import Session
 
 PROJECT = "plait"
@@ -80,7 +82,7 @@ class Life:
         except Exception as error:
             outcome = self._failure(name, error)
         finally:
-            await job.source.aclose()
+            await self._close(job)
         if self._session.has_run(name):
             try:
                 await self._session.end_run(name, outcome.stage, outcome.reason)
@@ -88,6 +90,14 @@ class Life:
                 if outcome.stage is Stage.DONE:
                     return Outcome(stage=Stage.FAILED, reason=str(error))
         return outcome
+
+    async def _close(self, job: Job) -> None:
+        """Close the job's environment. If that fails it is written down and changes no outcome."""
+        (error,) = await asyncio.gather(job.source.aclose(), return_exceptions=True)
+        if isinstance(error, Exception):
+            name = job.spec.name
+            text = f"closing its environment: {self._failure(name, error).reason}"
+            self._session.head.journal.event(RunId(name), "error", text=text)
 
     async def _attempt(self, job: Job) -> Outcome:
         spec = job.spec
@@ -108,11 +118,26 @@ class Life:
             self._session.head.set_paused(RunId(spec.name), True)
         account = await asyncio.to_thread(settle, layout, client.facts.step)
         recorder = self._recorder.job(spec.name, RunId(spec.name))
+        async with AsyncExitStack() as stack:
+            stack.callback(recorder.close)
+            context = self._context(job, client, recorder, account)
+            stack.push_async_callback(context.scorer.aclose)
+            for tracker in self._trackers(spec, recorder):
+                stack.push_async_callback(asyncio.to_thread, tracker.finish)
+            await context.scorer.check()
+            stage, reason = await job.controller(context).run()
+        await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
+        return Outcome(stage=stage, reason=reason)
+
+    def _context(
+        self, job: Job, client: RunClient, recorder: JobRecorder, account: Account
+    ) -> JobContext:
+        spec = job.spec
         outside, settings = self._outside(spec.name), self._session.head.settings
         scorer = Scorer(
             self._pool, spec, self._tokenizer, outside=outside, now=self._session.head.now
         )
-        context = JobContext(
+        return JobContext(
             spec=spec,
             client=client,
             source=job.source,
@@ -125,16 +150,6 @@ class Life:
             block_size=settings.block_size,
             deterministic=settings.deterministic,
         )
-        trackers = self._trackers(spec, recorder)
-        try:
-            await scorer.check()
-            stage, reason = await job.controller(context).run()
-        finally:
-            recorder.close()
-            await scorer.aclose()
-            await asyncio.gather(*(asyncio.to_thread(t.finish) for t in trackers))
-        await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
-        return Outcome(stage=stage, reason=reason)
 
     def _failure(self, name: str, error: Exception) -> Outcome:
         """The one recorder of what ends a job."""

@@ -2,14 +2,18 @@
 
 Within a sample the parts add up by weight; a part that does not apply (``None``) is left out, a
 part that failed makes the sample an error. An error is never a reward of 0.
+
+Rewards have what the sample's own generation and tools have left of its rollout's deadline, the
+wait for a free grader included; time in which it only waited for its batch is not charged.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from plait.envs.protocol import Environment
-from plait.jobs.episode import Episode
+from plait.jobs.episode import Episode, out_of_time
 from plait.jobs.sections import RewardSection
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
@@ -18,7 +22,9 @@ from plait.rewards.names import JUDGE
 from plait.rewards.outcome import RewardOutcome, combine
 from plait.rewards.pool import RewardPool
 
-Call = Callable[[list[str], list[str], dict[str, list[Any]]], Awaitable[list[RewardOutcome]]]
+Call = Callable[
+    [list[str], list[str], dict[str, list[Any]]], Coroutine[Any, Any, list[RewardOutcome]]
+]
 Outside = Callable[[str, str, float, float], None]
 
 
@@ -49,8 +55,9 @@ class Scorer:
 
     async def aclose(self) -> None:
         """Close the judges' connections."""
-        for judge in self._judges:
-            await judge.aclose()
+        async with AsyncExitStack() as stack:
+            for judge in self._judges:
+                stack.push_async_callback(judge.aclose)
 
     async def score(
         self, groups: Sequence[Sequence[Episode]], envs: Sequence[Sequence[Environment]]
@@ -58,9 +65,9 @@ class Scorer:
         """Set each episode's ``reward`` or ``error``."""
         if not self._parts:
             return
-        await asyncio.gather(
-            *(self._group(group, members) for group, members in zip(groups, envs, strict=True))
-        )
+        async with asyncio.TaskGroup() as tasks:
+            for group, members in zip(groups, envs, strict=True):
+                tasks.create_task(self._group(group, members))
 
     async def _group(self, group: Sequence[Episode], envs: Sequence[Environment]) -> None:
         scored = [(e, env.columns()) for e, env in zip(group, envs, strict=True) if e.error is None]
@@ -70,11 +77,25 @@ class Scorer:
         completions = [self._tokenizer.decode(e.completion) for e, _ in scored]
         columns = {key: [c[key] for _, c in scored] for key in scored[0][1]}
         started = self._now()
-        results = await asyncio.gather(
-            *(call(prompts, completions, columns) for _, call in self._parts)
-        )
-        self._outside("reward", str(group[0].index), started, self._now())
+        results: list[list[RewardOutcome]] | None = None
+        try:
+            async with (
+                asyncio.timeout(max(e.left_s for e, _ in scored)),
+                asyncio.TaskGroup() as tasks,
+            ):
+                calls = [
+                    tasks.create_task(call(prompts, completions, columns))
+                    for _, call in self._parts
+                ]
+            results = [call.result() for call in calls]
+        except TimeoutError:
+            pass  # every sample has used up its deadline
+        ended = self._now()
+        self._outside("reward", str(group[0].index), started, ended)
         for i, (episode, _) in enumerate(scored):
+            if results is None or ended - started > episode.left_s:
+                out_of_time(episode, self._spec.limits.rollout_deadline_s)
+                continue
             parts = [
                 (weight, outcomes[i])
                 for (weight, _), outcomes in zip(self._parts, results, strict=True)

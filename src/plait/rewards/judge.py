@@ -94,7 +94,9 @@ class Judge:
             | {"prompt": prompts[i], "completion": completion}
             for i, completion in enumerate(completions)
         ]
-        return list(await asyncio.gather(*(self._one(row) for row in rows)))
+        async with asyncio.TaskGroup() as tasks:
+            verdicts = [tasks.create_task(self._one(row)) for row in rows]
+        return [verdict.result() for verdict in verdicts]
 
     async def _one(self, row: Mapping[str, Any]) -> RewardOutcome:
         from openai import OpenAIError

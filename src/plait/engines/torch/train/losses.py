@@ -3,8 +3,8 @@
 Names, inputs, options and formulas are those of the Tinker API, with one addition: a KL penalty
 to a reference (``kl_coef``, estimator k3 of Schulman, "Approximating KL divergence"; with
 ``kl_by_ratio`` 1 times the probability ratio, TRL's default, which makes its gradient unbiased for
-tokens that an older policy drew). ``weights`` multiply every token of every loss; normalisation (by tokens, by
-sequences) is the algorithm's and is put into them.
+tokens that an older policy drew). ``weights`` multiply every token of every loss; normalisation
+(by tokens, by sequences) is the algorithm's and is put into them.
 
 Shapes: M scored tokens. Log-probs are of the policy being trained (``logp``), of the policy that
 drew the tokens (``logprobs``) and of the reference (``ref_logprobs``).
