@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.errors import RequestError, RunEnded, StoreError
+from plait.core.errors import RequestError, StoreError
 from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, SampleResult, SamplingParams
 from plait.core.runs import Stage
@@ -113,35 +113,6 @@ async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> 
     calm = await three_steps(tmp_path / "calm", kill=False)
     stormy = await three_steps(tmp_path / "stormy", kill=True)
     assert calm == stormy
-
-
-async def test_a_worker_killed_under_samples_in_flight_answers_them_the_same(
-    tmp_path: Path, byte_model: Path
-) -> None:
-    async with session(tmp_path / "a", byte_model) as s:
-        run = await s.create_run("one")
-        quiet = [await draw(run, seed=i) for i in range(20)]
-        asked = [asyncio.create_task(draw(run, seed=i)) for i in range(20)]
-        await asyncio.sleep(0)
-        for worker in list(s.head.pool.workers.values()):
-            worker.kill()
-        assert await asyncio.gather(*asked) == quiet
-
-
-async def test_an_ended_run_refuses_its_work_and_leaves_the_others_alone(
-    tmp_path: Path, byte_model: Path
-) -> None:
-    async with session(tmp_path / "a", byte_model) as s:
-        bad, good = await s.create_run("bad"), await s.create_run("good")
-        waiting = asyncio.create_task(bad.sample(PROMPT, SamplingParams(max_tokens=200)))
-        await asyncio.sleep(0)
-        await s.end_run("bad", Stage.CANCELLED, "not wanted any more")
-        with pytest.raises(RunEnded, match="not wanted"):
-            await waiting
-        with pytest.raises(RunEnded, match="cancelled"):
-            await bad.forward([])
-        await one_step(good, 1)
-        assert good.version == 1
 
 
 async def test_a_refused_operation_consumes_its_number_and_the_run_lives_on(

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from plait.core.errors import StoreError
 from plait.runtime.shares import Shares
 
 
@@ -36,3 +39,8 @@ def test_every_worker_gets_a_thread_even_if_there_are_more_workers_than_cores(
     for w in workers:
         w.claim()
     assert [w.claim() for w in workers] == [1, 1, 1]
+
+
+def test_a_disk_that_takes_no_table_is_a_store_error() -> None:
+    with pytest.raises(StoreError, match="free some space"):
+        Shares.create("/dev/full", 1)

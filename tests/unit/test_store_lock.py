@@ -50,3 +50,9 @@ def test_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="another launch directory"):
         LaunchLock(tmp_path / "file")
+
+
+def test_a_disk_that_takes_no_owner_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match="cannot write"):
+        LaunchLock(tmp_path)

@@ -7,7 +7,7 @@ Mutable, owned by the head's event loop alone. Policies never see these objects,
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plait.core.errors import RunEnded
+from plait.core.errors import PlaitError, RunEnded
 from plait.core.ids import RunId
 from plait.core.operations import ForwardBackward
 from plait.core.plan import Wait
@@ -120,9 +120,13 @@ class Roster:
 
     def __init__(self) -> None:
         self._runs: dict[RunId, RunFacts] = {}
+        self.closed: PlaitError | None = None
+        """Why nothing can run here any more, once that is so."""
 
     def add(self, spec: RunSpec, now: float) -> RunFacts:
-        """Enter a run; its id must be new."""
+        """Enter a run; its id must be new. Raises what closed the roster, if anything did."""
+        if self.closed is not None:
+            raise self.closed
         if spec.run_id in self._runs:
             raise RunEnded(f"run {spec.run_id} exists already: choose another name")
         facts = RunFacts(spec=spec, order=len(self._runs), since_s=now)

@@ -1,10 +1,13 @@
 """Handle: the head's end of one worker process.
 
-Reads answers on a thread of its own and hands them to the event loop in order; sends without
-blocking the loop for longer than a pickle. Tells the loop once when the process is gone.
+Reads answers on a thread of its own and hands them to the event loop in order; sends on another,
+since a worker in the middle of a step reads nothing and the socket's buffer is soon full. Tells the
+loop once when the process is gone.
 """
 
 import asyncio
+import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -37,11 +40,15 @@ class WorkerHandle:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[m.Ready] = self._loop.create_future()
         self._stopping = False
-        self._send_lock = threading.Lock()
-        self._thread = threading.Thread(
-            target=self._read, name=f"plait-{config.worker_id}", daemon=True
-        )
-        self._thread.start()
+        self._outbox: queue.SimpleQueue[m.Command | None] = queue.SimpleQueue()
+        """What is to be sent; ``None`` ends the thread that does it. Never longer than what the
+        runs have asked for and not yet been answered."""
+        self._threads = [
+            threading.Thread(target=work, name=f"plait-{config.worker_id}-{name}", daemon=True)
+            for name, work in (("read", self._read), ("send", self._send))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def worker_id(self) -> WorkerId:
@@ -64,19 +71,18 @@ class WorkerHandle:
         return self.ready
 
     def send(self, command: m.Command) -> None:
-        """Send a command; a dead worker's loss is reported by ``on_lost``, not here."""
-        try:
-            with self._send_lock:
-                self._process.conn.send(command)
-        except (BrokenPipeError, ConnectionResetError, OSError):
-            return
+        """Send a command, in the order of the calls; never blocks. A dead worker's loss is reported
+        by ``on_lost``, not here."""
+        self._outbox.put(command)
 
     async def stop(self) -> None:
         """Ask it to end and wait for that."""
         self._stopping = True
         self.send(m.Stop())
         await asyncio.to_thread(self._process.join)
-        await asyncio.to_thread(self._thread.join, 1.0)
+        self._outbox.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, 1.0)
 
     def kill(self) -> None:
         """End it now, as if it had crashed."""
@@ -98,8 +104,17 @@ class WorkerHandle:
                 self._loop.call_soon_threadsafe(self._deliver, answer)
         except (EOFError, OSError):
             pass
-        if not self._stopping and not self._loop.is_closed():
+        if self._stopping:
+            return
+        self._outbox.put(None)
+        self._process.join()  # here, since a process that hangs as it dies takes its time
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
             self._loop.call_soon_threadsafe(self._lost)
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError):  # it is gone, as the reading thread notices too
+            while (command := self._outbox.get()) is not None:
+                self._process.conn.send(command)
 
     def _deliver(self, answer: m.Answer) -> None:
         if isinstance(answer, m.Ready):
@@ -109,8 +124,8 @@ class WorkerHandle:
             self._on_answer(self, answer)
 
     def _lost(self) -> None:
-        self._process.join()
         if not self._ready.done():
             self._ready.set_exception(WorkerLost(self.describe_exit()))
+            self._ready.exception()  # nobody may be waiting any more
         elif not self._stopping:
             self._on_lost(self)

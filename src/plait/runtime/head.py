@@ -198,7 +198,8 @@ class Head:
             self.queue.lost()
 
     def give_up(self, error: PlaitError) -> None:
-        """Nothing can go on here: every run ends with the reason, resumable."""
+        """Nothing can go on here: every run ends with the reason, resumable; none can be added."""
+        self.roster.closed = error
         for facts in self.roster.all():
             if not facts.stage.ended:
                 self.end(facts.spec.run_id, Stage.FAILED, str(error))

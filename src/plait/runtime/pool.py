@@ -2,10 +2,11 @@
 
 One worker that rolls out and one that trains (``disaggregated``), or one that does both
 (``collocated``). A worker that dies is replaced and its work put back; when replacements die
-without getting anything done, the pool gives up and says why.
+or cannot start, without getting anything done, the pool gives up and says why.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from plait.runtime.shares import Shares
 
 MAX_RESTARTS = 5
 """Deaths in a row without a single finished operation in between before the pool gives up."""
+
+RESTART_WAIT_S = 0.2
+"""Before another try at a worker that did not start: what it lacks (memory) may be coming back."""
 
 SHARES = "shares"
 """Table of shares, in the launch directory: elsewhere it would outlive a head that is killed."""
@@ -90,42 +94,59 @@ class Pool:
     async def stop(self) -> None:
         """End every worker."""
         self._stopping = True
-        for task in self._restarts:
+        restarts = tuple(self._restarts)
+        for task in restarts:
             task.cancel()
+        await asyncio.gather(*restarts, return_exceptions=True)
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
         self._shares.unlink(missing_ok=True)
 
     def _spawn(self, config: m.WorkerConfig) -> WorkerHandle:
         logs = self._launch_dir / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        return WorkerHandle(
-            config,
-            shares=self._shares,
-            log=logs / f"{config.worker_id}.log",
-            on_answer=self._on_answer,
-            on_lost=self._lost,
-        )
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+            return WorkerHandle(
+                config,
+                shares=self._shares,
+                log=logs / f"{config.worker_id}.log",
+                on_answer=self._on_answer,
+                on_lost=self._lost,
+            )
+        except OSError as error:
+            raise WorkerLost(
+                f"worker {config.worker_id} cannot be started ({error}): "
+                "free some memory and disk space, then resume"
+            ) from error
 
     def _lost(self, handle: WorkerHandle) -> None:
         if self._stopping:
             return
         why = handle.describe_exit()
-        self._deaths += 1
-        Shares(self._shares, slot=handle.config.slot, cores=1).release()
+        with contextlib.suppress(OSError):  # without its table the others keep their threads
+            Shares(self._shares, slot=handle.config.slot, cores=1).release()
         self._on_lost_cb(handle, why)
-        if self._deaths > MAX_RESTARTS:
-            self._on_given_up(WorkerLost(f"{why}; gave up after {MAX_RESTARTS} restarts"))
-            return
-        task = asyncio.get_running_loop().create_task(self._replace(handle.config))
-        self._restarts.add(task)
-        task.add_done_callback(self._restarts.discard)
+        if self._may_restart(WorkerLost(why)):
+            task = asyncio.get_running_loop().create_task(self._replace(handle.config))
+            self._restarts.add(task)
+            task.add_done_callback(self._restarts.discard)
+
+    def _may_restart(self, error: WorkerLost) -> bool:
+        """Count a death; False, and everybody is told, when there have been too many."""
+        self._deaths += 1
+        if self._deaths <= MAX_RESTARTS:
+            return True
+        self._on_given_up(WorkerLost(f"{error}; gave up after {MAX_RESTARTS} restarts"))
+        return False
 
     async def _replace(self, config: m.WorkerConfig) -> None:
-        handle = self._spawn(config)
-        self.workers[config.worker_id] = handle
-        try:
-            await handle.wait_ready()
-        except WorkerLost as error:
-            self._on_given_up(error)
-            return
-        self._on_attached(handle)
+        while True:
+            try:
+                handle = self.workers[config.worker_id] = self._spawn(config)
+                await handle.wait_ready()
+            except WorkerLost as error:
+                if not self._may_restart(error):
+                    return
+                await asyncio.sleep(RESTART_WAIT_S)
+            else:
+                self._on_attached(handle)
+                return

@@ -10,6 +10,8 @@ import mmap
 import os
 from pathlib import Path
 
+from plait.store.files import disk_errors
+
 
 class Shares:
     """One worker's view of the table; ``slot`` is its own byte."""
@@ -24,8 +26,9 @@ class Shares:
 
     @staticmethod
     def create(path: str | Path, n_workers: int) -> None:
-        """Make an all-idle table for ``n_workers``."""
-        Path(path).write_bytes(bytes(max(1, n_workers)))
+        """Make an all-idle table for ``n_workers``; StoreError if the disk refuses."""
+        with disk_errors(Path(path).parent):
+            Path(path).write_bytes(bytes(max(1, n_workers)))
 
     def claim(self) -> int:
         """Mark this worker busy and return the threads it may use until its next claim."""

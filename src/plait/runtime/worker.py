@@ -7,36 +7,25 @@ so that whoever works next on the answer has the whole machine, every time.
 """
 
 import contextlib
+import os
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Generator
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from plait.cluster.orphans import end_with_parent
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
-from plait.core.operations import (
-    Create,
-    Done,
-    Forward,
-    ForwardBackward,
-    ForwardResult,
-    Load,
-    OptimStep,
-    Result,
-    Save,
-    StepResult,
-    TrainOp,
-)
+from plait.core.operations import Done, Result
 from plait.engines.factory import EngineConfig, Engines, make_engines
 from plait.engines.protocol import TrainStep
 from plait.runtime import messages as m
+from plait.runtime.carry import carry_out
 from plait.runtime.meter import Meter
+from plait.runtime.rolling import Rolling
 from plait.runtime.shares import Shares
-from plait.store.files import VersionWriter
 
 REPORT_S = 0.1
 """How often spans are sent: ten a second keep a live view current and cost nothing."""
@@ -69,9 +58,11 @@ class Worker:
         )
         self._engines: Engines = make_engines(c.engine, engine_config)
         self._engines.set_threads(c.cores)
+        engine = self._engines.rollout
+        self._rolling = None if engine is None else Rolling(engine)
         peak = self._engines.peak_flops() if c.slot == 0 else 0.0
         ready = m.Ready(
-            worker_id=c.worker_id, pid=_pid(), shape=self._engines.shape, peak_flops=peak
+            worker_id=c.worker_id, pid=os.getpid(), shape=self._engines.shape, peak_flops=peak
         )
         self._conn.send(ready)
         while not self._stopping:
@@ -84,48 +75,45 @@ class Worker:
                 self._handle(self._conn.recv())
             if self._train and not self._stopping:
                 self._train_slice()
-            rollout = self._engines.rollout
-            if rollout is not None and rollout.has_work() and not self._stopping:
-                self._rollout_step()
+            rolling = self._rolling
+            if rolling is not None and rolling.has_work() and not self._stopping:
+                self._rollout_step(rolling)
             self._report()
 
     def _busy(self) -> bool:
-        rollout = self._engines.rollout
-        return bool(self._train) or (rollout is not None and rollout.has_work())
+        return bool(self._train) or (self._rolling is not None and self._rolling.has_work())
 
     def _handle(self, command: m.Command) -> None:
-        rollout, train = self._engines.rollout, self._engines.train
+        rolling, train = self._rolling, self._engines.train
         match command:
             case m.Train():
                 self._train.append(command)
-            case m.AddSamples() if rollout:
+            case m.AddSamples() if rolling:
                 for op in command.ops:
                     with _Attributed(self, op.op_id):
-                        rollout.add(op)
-            case m.AbortSamples() if rollout:
-                for op_id, result in rollout.abort(command.op_ids):
+                        rolling.add(op)
+            case m.AbortSamples() if rolling:
+                for op_id, result in rolling.abort(command.op_ids):
                     self._conn.send(m.Finished(op_id=op_id, result=result))
-            case m.LoadAdapter() if rollout:
+            case m.LoadAdapter() if rolling:
                 with _Attributed(self, command.op_id):
-                    rollout.load_adapter(command.run_id, command.version, command.path)
+                    rolling.engine.load_adapter(command.run_id, command.version, command.path)
                     self._conn.send(m.Finished(op_id=command.op_id, result=Done()))
-            case m.DropAdapter() if rollout:
-                rollout.drop_adapter(command.run_id, command.version)
-            case m.SetPaused() if rollout:
-                rollout.set_paused(command.run_id, command.paused)
-            case m.ResizeKv() if rollout:
-                rollout.resize_kv(command.n_blocks)
+            case m.DropAdapter() if rolling:
+                rolling.engine.drop_adapter(command.run_id, command.version)
+            case m.SetPaused() if rolling:
+                rolling.set_paused(command.run_id, command.paused)
+            case m.ResizeKv() if rolling:
+                rolling.engine.resize_kv(command.n_blocks)
             case m.DropRun() if train:
                 train.drop(command.run_id)
             case m.Stop():
                 self._stopping = True
 
-    def _rollout_step(self) -> None:
-        rollout = self._engines.rollout
-        assert rollout is not None
+    def _rollout_step(self, rolling: Rolling) -> None:
         threads = self._share()
         t0 = time.monotonic()
-        step = rollout.step()
+        step, ends_run = rolling.step()
         t1 = time.monotonic()
         self._meter.add(
             m.Span(
@@ -144,6 +132,9 @@ class Worker:
             )
         )
         self._release_if_idle()
+        if ends_run:  # its rollout is accounted for before anybody hears that it is over
+            self._meter.close()
+            self._report(force=True)
         for op_id, result in step.finished:
             self._conn.send(m.Finished(op_id=op_id, result=result))
         for op_id, reason in step.failed:
@@ -192,47 +183,9 @@ class Worker:
         self._release_if_idle()
 
     def _carry_out(self, task: m.Train) -> Generator[TrainStep, None, Result]:
-        for op in task.before:
-            yield from self._operation(op, None)
-        return (yield from self._operation(task.op, task.save_to))
-
-    def _operation(self, op: TrainOp, save_to: str | None) -> Generator[TrainStep, None, Result]:
-        train = self._engines.train
-        if train is None:
+        if self._engines.train is None:
             raise EngineError(f"worker {self._config.worker_id} does not train")
-        match op:
-            case Forward():
-                return (yield from train.forward(op.run_id, op.data, adapter=op.adapter))
-            case ForwardBackward():
-                result: ForwardResult = yield from train.forward_backward(
-                    op.run_id, op.data, op.loss, op.loss_config
-                )
-                return result
-            case OptimStep():
-                step: StepResult = train.optim_step(op.run_id, op.adam)
-                if save_to is not None:
-                    self._write_version(op, save_to)
-                return step
-            case Create():
-                train.create(op.run_id, op.lora)
-                if save_to is not None:
-                    self._write_version(op, save_to)
-                return Done(path=save_to or "")
-            case Save():
-                with VersionWriter(Path(op.path)) as folder:
-                    train.save(op.run_id, str(folder), optimizer=op.optimizer)
-                return Done(path=op.path)
-            case Load():
-                train.load(op.run_id, op.path, optimizer=op.optimizer)
-                if save_to is not None:
-                    self._write_version(op, save_to)
-                return Done(path=op.path)
-
-    def _write_version(self, op: Create | OptimStep | Load, save_to: str) -> None:
-        train = self._engines.train
-        assert train is not None
-        with VersionWriter(Path(save_to)) as folder:
-            train.save(op.run_id, str(folder), optimizer=True)
+        return (yield from carry_out(self._engines.train, task))
 
     def _share(self) -> int:
         threads = self._shares.claim()
@@ -278,12 +231,6 @@ class _Attributed:
             self._worker.fail(self._op_id, error)
             return True
         return False
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ The operating system drops the lock with the process that holds it, ``kill -9`` 
 resume never waits for the dead and never runs beside the living.
 """
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -35,9 +36,17 @@ class LaunchLock:
             raise StoreError(
                 f"{launch_dir} is in use by process {owner}: end it or use another directory"
             ) from error
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(str(os.getpid()))
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what could not be written cannot be flushed now
+                self._file.close()
+            raise StoreError(
+                f"cannot write {path} ({error.strerror}): "
+                "free some space or use another launch directory"
+            ) from error
 
     def close(self) -> None:
         """Give the directory up."""
