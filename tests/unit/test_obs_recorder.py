@@ -73,7 +73,7 @@ def test_an_algorithms_own_figures_become_columns(tmp_path: Path) -> None:
 
 
 def test_a_decision_keeps_all_that_the_policy_was_told(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, origin_s=50.0)
+    recorder = Recorder(tmp_path, origin_s=50.0, policy_options={"max_active": 2})
     run = RunView(
         run_id=RunId("r"),
         tenant_id="local",  # type: ignore[arg-type]
@@ -100,6 +100,7 @@ def test_a_decision_keeps_all_that_the_policy_was_told(tmp_path: Path) -> None:
     assert (row["t"], row["now"], row["policy"], row["kind"]) == (2.0, 52.0, "marlaas", "admission")
     assert row["view"]["runs"][0]["stage"] == "wait_rollout"
     assert RunView(**row["view"]["runs"][0]) == run
+    assert row["options"] == {"max_active": 2}
     assert row["state"] == {"credit": {"local": 1.5}}
     assert row["plan"]["waits"][0]["reason"] == "kv_budget"
 

@@ -42,6 +42,8 @@ def test_options_reach_the_policies() -> None:
     assert sharing.admission == KvAdmission(max_active=3, estimate="worst")
     assert sharing.dispatch == FifoDispatch()
     assert make("no-multi-lora").admission == KvAdmission(max_active=1)
+    assert make(sharing.name, **sharing.options) == sharing, "it can be made again"
+    assert make("marlaas").options == {}
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from plait.cli.console import show
 from plait.cli.run import conclude, drive
+from plait.core.errors import ConfigError
 from plait.core.runs import Stage
 from plait.jobs.load import load_jobs
 from plait.obs.intervals import difference_ci95
@@ -22,6 +23,8 @@ from plait.runtime.settings import Settings
 
 def demo_command(directory: Path | None, *, cores: int, as_json: bool) -> int:
     """Run the demo and print its table; exit code 1 if a job failed."""
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty: give --dir a new directory")
     root = directory or Path(tempfile.mkdtemp(prefix="plait-demo-"))
     with as_file(files("plait.jobs") / "demo.yaml") as file:
         specs = load_jobs([file])
@@ -86,18 +89,21 @@ def _print(result: dict[str, object]) -> None:
     jobs = result["jobs"]
     assert isinstance(jobs, dict)
     for name, row in jobs.items():
-        low, high = row["gain_ci95"]
+        low, high = row["gain_ci95"] or (None, None)
         table.add_row(
             name,
-            f"{row['tpts_s']:.2f}",
-            f"{row['alone_tpts_s']:.2f}",
-            f"{row['stretch']:.2f}",
-            f"{row['held_out_first']:.2f} → {row['held_out_last']:.2f}",
-            f"{row['gain']:+.2f} ({low:+.2f} … {high:+.2f})",
+            *(_told(row[key]) for key in ("tpts_s", "alone_tpts_s", "stretch")),
+            f"{_told(row['held_out_first'])} → {_told(row['held_out_last'])}",
+            f"{_told(row['gain'], '+')} ({_told(low, '+')} … {_told(high, '+')})",
         )
-    Console().print(table)
+    show(table)
     print(
-        f"shared: {result['aggregate']:.2f}× the steps per hour of one job after the other "
-        f"(worst stretch {result['worst_stretch']:.2f}); same work in {result['shared_s']:.0f} s "
-        f"instead of {result['sequential_s']:.0f} s"
+        f"shared: {_told(result['aggregate'])}× the steps per hour of one job after the other "
+        f"(worst stretch {_told(result['worst_stretch'])}); "
+        f"same work in {result['shared_s']:.0f} s instead of {result['sequential_s']:.0f} s"
     )
+
+
+def _told(value: object, sign: str = "") -> str:
+    """A figure, or a dash where there is none (a job of one step has no time between steps)."""
+    return f"{value:{sign}.2f}" if isinstance(value, int | float) else "–"

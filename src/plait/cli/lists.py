@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
+from plait.cli.console import show
 from plait.envs import registry as environments
 from plait.models import registry as base_models
 
@@ -20,7 +20,7 @@ def models_command(*, as_json: bool) -> int:
     for entry in entries:
         state = "yes" if entry.available else entry.hint
         table.add_row(entry.name, entry.kind, state, entry.description)
-    Console().print(table)
+    show(table)
     return 0
 
 
@@ -34,5 +34,5 @@ def envs_command(*, as_json: bool) -> int:
     table = Table("name", "description", "keys")
     for name, description, keys in entries:
         table.add_row(name, description, ", ".join(keys))
-    Console().print(table)
+    show(table)
     return 0

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from plait.cli.console import show
+from plait.cli.prepare import one_model, open_sources
 from plait.jobs.load import load_jobs
-from plait.jobs.named import make_source_of
 from plait.jobs.plan import Plan, make_plan
 from plait.models.rates import measured_rates
 from plait.models.registry import resolve
@@ -22,13 +22,18 @@ from plait.runtime.settings import Settings
 def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: bool) -> int:
     """Print what the jobs of ``files`` will need."""
     specs = load_jobs(files)
-    model_dir = resolve(specs[0].model)
-    shape = read_shape(model_dir, name=specs[0].model)
+    model = one_model(specs)
+    model_dir = resolve(model)
+    shape = read_shape(model_dir, name=model)
     settings = Settings(cores=cores, kv_blocks=kv_blocks).resolve(shape)
     tokenizer = Tokenizer(model_dir)
-    sources = [make_source_of(spec, tokenizer) for spec in specs]
     rates = measured_rates(model_dir, settings.cores)
-    plan = asyncio.run(make_plan(specs, sources, shape=shape, rates=rates, settings=settings))
+
+    async def estimate() -> Plan:
+        async with open_sources(specs, tokenizer) as sources:
+            return await make_plan(specs, sources, shape=shape, rates=rates, settings=settings)
+
+    plan = asyncio.run(estimate())
     if as_json:
         print(json.dumps({**asdict(plan), "speedup": plan.speedup, "pays": plan.pays}))
     else:
@@ -50,7 +55,7 @@ def _print(plan: Plan) -> None:
             f"{job.step_s:.1f}",
             f"{job.steps * job.step_s / 60:.1f} min",
         )
-    Console().print(table)
+    show(table)
     used = sum(job.kv_blocks for job in plan.jobs)
     fits = "all fit at once" if used <= plan.kv_budget_blocks else "runs will take turns"
     print(f"cache: {used} of {plan.kv_budget_blocks} blocks at worst: {fits}")

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from rich.console import Console
-
+from plait.cli.console import show
 from plait.obs.layout import LaunchLayout
 from plait.obs.report import make_report, to_json, to_text
 
@@ -16,6 +15,6 @@ def report_command(directory: Path, *, alone: Path | None, as_json: bool) -> int
     if as_json:
         print(json.dumps(to_json(report)))
     else:
-        Console().print(to_text(report))
+        show(to_text(report))
         print(f"picture: {picture}")
     return 0

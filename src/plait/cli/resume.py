@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.jobs.launch import read_info
@@ -19,6 +20,8 @@ class Left:
 
     specs: tuple[JobSpec, ...]
     policy: str
+    options: dict[str, Any]
+    """The policy's."""
     settings: Settings
 
 
@@ -42,11 +45,19 @@ def left_of(directory: Path) -> Left:
         raise ConfigError(f"every job of {directory} has ended: there is nothing to resume")
     known = {field.name for field in fields(Settings)}
     stored = {key: value for key, value in info.get("settings", {}).items() if key in known}
-    return Left(specs=left, policy=info["policy"], settings=Settings(**stored))
+    return Left(
+        specs=left,
+        policy=info["policy"],
+        options=dict(info.get("policy_options", {})),
+        settings=Settings(**stored),
+    )
 
 
-def overridden(settings: Settings, *, cores: int, kv_blocks: int) -> Settings:
+def overridden(settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(
-        settings, cores=cores or settings.cores, kv_blocks=kv_blocks or settings.kv_blocks
+        settings,
+        cores=cores or settings.cores,
+        kv_blocks=kv_blocks or settings.kv_blocks,
+        deterministic=deterministic or settings.deterministic,
     )

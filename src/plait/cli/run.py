@@ -1,7 +1,6 @@
 """``plait run``: load, check, launch, watch, and say how it went."""
 
 import asyncio
-import contextlib
 import json
 import signal
 import sys
@@ -10,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from plait.cli.prepare import one_model, open_sources
 from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
 from plait.core.errors import ConfigError, PlaitError
 from plait.core.runs import Stage
 from plait.jobs.launch import Launch, Outcome, room
 from plait.jobs.load import load_jobs
-from plait.jobs.named import make_source_of
 from plait.jobs.preflight import preflight
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
@@ -24,11 +23,11 @@ from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
 from plait.obs.trace import write_trace
 from plait.policies.protocol import Sharing
+from plait.policies.registry import DEFAULT
 from plait.policies.registry import make as make_policy
 from plait.runtime.settings import Settings
 
 INTERRUPTED = 130
-DEFAULT_POLICY = "plait"
 
 
 def run_command(
@@ -46,16 +45,21 @@ def run_command(
     if (resume is None) == (not files):
         raise ConfigError("give job files, or --resume DIR")
     if resume is not None:
+        if directory is not None:
+            raise ConfigError("--resume goes on in its own directory: leave --dir out")
         left, target = left_of(resume), resume
-        specs, policy = left.specs, policy or left.policy
-        settings = overridden(left.settings, cores=cores, kv_blocks=kv_blocks)
+        specs = left.specs
+        sharing = make_policy(policy) if policy else make_policy(left.policy, **left.options)
+        settings = overridden(
+            left.settings, cores=cores, kv_blocks=kv_blocks, deterministic=deterministic
+        )
     else:
-        specs, policy = load_jobs(files), policy or DEFAULT_POLICY
+        specs, sharing = load_jobs(files), make_policy(policy or DEFAULT)
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         if (target / "launch.json").exists():
             raise ConfigError(f"{target} holds a launch already: use --resume {target}")
         settings = Settings(cores=cores, kv_blocks=kv_blocks, deterministic=deterministic)
-    outcomes = asyncio.run(drive(specs, target, policy=policy, settings=settings, quiet=as_json))
+    outcomes = asyncio.run(drive(specs, target, policy=sharing, settings=settings, quiet=as_json))
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
 
@@ -72,20 +76,13 @@ async def drive(
     A first Ctrl-C stops in order and leaves everything resumable, a second one at once; jobs cut
     short have no outcome.
     """
-    if len({s.model for s in specs}) != 1:
-        names = ", ".join(sorted({s.model for s in specs}))
-        raise ConfigError(f"the jobs name several models ({names}): run each model by itself")
-    model = specs[0].model
+    model = one_model(specs)
     sharing = make_policy(policy) if isinstance(policy, str) else policy
     model_dir = await asyncio.to_thread(resolve, model)
     shape = read_shape(model_dir, name=model)
     settings = settings.resolve(shape)
     tokenizer = Tokenizer(model_dir)
-    async with contextlib.AsyncExitStack() as stack:
-        sources = []
-        for spec in specs:
-            sources.append(make_source_of(spec, tokenizer))
-            stack.push_async_callback(sources[-1].aclose)
+    async with open_sources(specs, tokenizer) as sources:
         await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
         launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)
         with _stopping() as stop:

@@ -38,6 +38,7 @@ from plait.obs.layout import LaunchLayout
 from plait.obs.recorder import Recorder
 from plait.obs.records import LaunchInfo
 from plait.policies.protocol import Sharing
+from plait.policies.registry import DEFAULT
 from plait.policies.registry import make as make_policy
 from plait.rewards.pool import RewardPool
 from plait.runtime.client import RunClient
@@ -49,6 +50,8 @@ from plait.store.lock import LaunchLock
 
 __all__ = ["Launch", "Outcome"]
 
+_DAMAGED = "put it back as it was, or start anew in another directory"
+
 
 class Launch:
     """Many jobs (and bare runs) on one base model; use as ``async with``."""
@@ -58,7 +61,7 @@ class Launch:
         directory: str | Path,
         *,
         model: str = "tiny",
-        policy: str | Sharing = "plait",
+        policy: str | Sharing = DEFAULT,
         settings: Settings | None = None,
         planned: Sequence[JobSpec] = (),
     ) -> None:
@@ -87,7 +90,9 @@ class Launch:
             logs = self.directory / "logs"
             with disk_errors(logs):
                 logs.mkdir(exist_ok=True)
-            self.recorder = Recorder(self.directory, origin_s=time.monotonic())
+            self.recorder = Recorder(
+                self.directory, origin_s=time.monotonic(), policy_options=self.sharing.options
+            )
             stack.callback(self.recorder.close)
             self._info = self._first_info()
             self._write_down(self._planned)
@@ -219,6 +224,7 @@ class Launch:
         before = read_info(self.recorder.layout)
         return {
             "policy": self.sharing.name,
+            "policy_options": self.sharing.options,
             "model": self.model,
             "started_at": before.get("started_at", time.time()),
             "jobs": tuple(before.get("jobs", ())),
@@ -247,10 +253,15 @@ def room(shape: ModelShape, settings: Settings) -> Room:
 
 
 def read_info(layout: LaunchLayout) -> dict[str, Any]:
-    """``launch.json`` as it stands; empty if there is none."""
+    """``launch.json`` as it stands; empty if there is none, ConfigError if it cannot be read."""
     if not layout.info.is_file():
         return {}
-    found: dict[str, Any] = json.loads(layout.info.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(layout.info.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {layout.info} ({error}): {_DAMAGED}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("policy"), str):
+        raise ConfigError(f"{layout.info} does not describe a launch: {_DAMAGED}")
     return found
 
 

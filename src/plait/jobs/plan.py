@@ -8,12 +8,13 @@ below the sum of the jobs alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plait.core.errors import CapacityError
+from plait.core.errors import PlaitError
 from plait.engines.protocol import ModelShape
 from plait.envs.protocol import TaskSource
+from plait.jobs.preflight import prompt_tokens
+from plait.jobs.room import Room
 from plait.jobs.spec import JobSpec
 from plait.models.rates import Rates
-from plait.profiles.kv import worst_case_blocks
 from plait.runtime.settings import Settings
 
 LENGTH_SHARE = 0.6
@@ -75,9 +76,12 @@ async def make_plan(
     rates: Rates,
     settings: Settings,
 ) -> Plan:
-    """Estimate; CapacityError if a single sample can never fit the cache."""
+    """Estimate; an error that names its job if a single sample can never fit."""
+    room = Room(
+        max_context=shape.max_context, cache_tokens=settings.kv_blocks * settings.block_size
+    )
     jobs = [
-        await _job(spec, source, shape, rates, settings)
+        await _job(spec, source, shape, rates, settings, room)
         for spec, source in zip(specs, sources, strict=True)
     ]
     sequential = sum(j.step_s * j.steps for j in jobs)
@@ -97,17 +101,20 @@ async def make_plan(
 
 
 async def _job(
-    spec: JobSpec, source: TaskSource, shape: ModelShape, rates: Rates, settings: Settings
+    spec: JobSpec,
+    source: TaskSource,
+    shape: ModelShape,
+    rates: Rates,
+    settings: Settings,
+    room: Room,
 ) -> JobPlan:
-    prompts = [len(await source.make(i, "train").start()) for i in range(PROBED)]
+    try:
+        room.check_limits(spec.limits)
+        prompts = [await prompt_tokens(spec, source, i, "train", room) for i in range(PROBED)]
+    except PlaitError as error:
+        raise type(error)(f"job {spec.name}: {error}") from error
     turns = spec.turns(source.max_turns)
     samples = spec.groups * spec.samples
-    per_sample = -(-(max(prompts) + spec.limits.max_tokens) // settings.block_size)
-    if per_sample > settings.kv_blocks:
-        raise CapacityError(
-            f"one sample of job {spec.name} needs {per_sample} cache blocks, there are "
-            f"{settings.kv_blocks}: lower limits.max_tokens or raise --kv-blocks"
-        )
     mean_turns = 1 + TURN_SHARE * (turns - 1)
     tokens = samples * mean_turns * LENGTH_SHARE * spec.limits.max_tokens
     read = samples * (mean_turns - 1) * max(prompts) + spec.groups * max(prompts)
@@ -116,13 +123,13 @@ async def _job(
     work = tokens / rates.decode_at(samples) + read / rates.prefill + trained / rates.train
     return JobPlan(
         name=spec.name,
-        kv_blocks=worst_case_blocks(
+        kv_blocks=room.worst_blocks(
+            spec,
+            source,
             n_prompts=spec.groups,
             group_size=spec.samples,
             prompt_tokens=max(prompts),
-            max_new_tokens=min(turns * spec.limits.max_tokens, shape.max_context),
             block_size=settings.block_size,
-            same_prompt=source.same_prompt,
         ),
         adapter_bytes=_adapter_bytes(spec, shape),
         steps=spec.steps or UNKNOWN_STEPS,

@@ -60,10 +60,19 @@ async def check_problems(spec: JobSpec, source: TaskSource, room: Room) -> None:
         splits.append(("eval", spec.evaluation.items))
     for split, n in splits:
         for index in range(min(n, PROBED)):
-            room.check_prompt(spec.limits, index, await _prompt_tokens(source, index, split))
+            await prompt_tokens(spec, source, index, split, room)
 
 
-async def _prompt_tokens(source: TaskSource, index: int, split: str) -> int:
+async def prompt_tokens(
+    spec: JobSpec, source: TaskSource, index: int, split: str, room: Room
+) -> int:
+    """Length of a problem's prompt, which fits."""
+    n_tokens = await _count(source, index, split)
+    room.check_prompt(spec.limits, index, n_tokens)
+    return n_tokens
+
+
+async def _count(source: TaskSource, index: int, split: str) -> int:
     try:
         env = source.make(index, split)
         try:

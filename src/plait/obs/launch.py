@@ -73,12 +73,22 @@ def read_launch(launch_dir: str | Path) -> Launch:
     order = list(dict.fromkeys([*names.values(), *layout.job_names()]))
     return Launch(
         root=layout.root,
-        info=json.loads(layout.info.read_text(encoding="utf-8")),
+        info=_info(layout),
         spans=tuple(sorted(read_jsonl(layout.workers), key=lambda s: float(s["t0"]))),
         events=events,
         jobs=tuple(_job(layout, name) for name in order),
         names=names,
     )
+
+
+def _info(layout: LaunchLayout) -> dict[str, Any]:
+    try:
+        found = json.loads(layout.info.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {layout.info} ({error}): put it back as it was") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{layout.info} does not describe a launch: put it back as it was")
+    return found
 
 
 def shares(span: Row) -> dict[str, float]:

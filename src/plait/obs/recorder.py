@@ -7,6 +7,7 @@ rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` 
 resumes.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,19 @@ class Recorder:
     """The logs of a launch, and its jobs' recorders."""
 
     def __init__(
-        self, launch_dir: str | Path, *, origin_s: float, before_s: float | None = None
+        self,
+        launch_dir: str | Path,
+        *,
+        origin_s: float,
+        before_s: float | None = None,
+        policy_options: Mapping[str, Any] | None = None,
     ) -> None:
         """``origin_s``: now, on the runtime's clock. ``before_s``: running time that lies behind;
-        by default what the files say (0 for a new launch)."""
+        by default what the files say (0 for a new launch). ``policy_options`` belong to the
+        policy's name in every decision: without them it could not be computed again."""
         self.layout = LaunchLayout(Path(launch_dir))
         self._offset_s = (running_s(launch_dir) if before_s is None else before_s) - origin_s
+        self._policy_options = dict(policy_options or {})
         self._spans = JsonlWriter(self.layout.workers)
         self._events = JsonlWriter(self.layout.events)
         self._decisions = JsonlWriter(self.layout.decisions)
@@ -126,6 +134,7 @@ class Recorder:
                 "t": self.t(now),
                 "now": now,
                 "policy": policy,
+                "options": self._policy_options,
                 "kind": kind,
                 "view": plain(view),
                 "state": plain(state),

@@ -23,9 +23,11 @@ class LaunchInfo:
     policy: str
     model: str
     started_at: float
+    """Seconds since the epoch."""
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy was made with, where it differs from its defaults."""
     jobs: tuple[str, ...] = ()
     """In order of joining."""
-    """Seconds since the epoch."""
     versions: Mapping[str, str]
     """Of plait, Python, torch, …"""
     machine: Mapping[str, Any]

@@ -5,7 +5,8 @@ is JSON-serialisable. The runtime and the simulator call the same objects; every
 its inputs and replays exactly.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from plait.core.plan import AdmissionPlan, DispatchPlan
@@ -50,3 +51,5 @@ class Sharing:
     dispatch: Dispatch
     topology: Literal["disaggregated", "collocated"] = "disaggregated"
     """Rollout and training in two worker processes, or in one that alternates."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What it was made with besides its name: JSON values, so that it can be made again."""

@@ -5,6 +5,7 @@ behind the same interface. An unknown name or option is refused with the nearest
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ def make(name: str = DEFAULT, **options: Any) -> Sharing:
             raise ConfigError(f"policy {name} has no option {key!r}{_nearest(key, allowed)}")
         if not allowed[key](value):
             raise ConfigError(f"policy {name}: {value!r} is no valid {key}")
-    return maker(canonical, **options)
+    return replace(maker(canonical, **options), options=options)
 
 
 def known() -> tuple[str, ...]:

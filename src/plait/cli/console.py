@@ -1,0 +1,20 @@
+"""Console: tables as wide as they need to be where no terminal says how wide that is.
+
+A pipe or a file has no width; rich would assume 80 columns and cut headings to a letter.
+"""
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+
+UNBOUNDED = 10_000
+"""Columns that no table needs."""
+
+
+def show(renderable: RenderableType) -> None:
+    """Print for people: in the terminal's width, or whole."""
+    console = Console()
+    if not console.is_terminal:
+        options = console.options.update(max_width=UNBOUNDED)
+        needed = Measurement.get(console, options, renderable).maximum
+        console = Console(width=max(console.width, needed))
+    console.print(renderable)
