@@ -297,3 +297,14 @@ def test_a_newer_version_uses_nothing_of_the_older_one(kit, adapters) -> None:
     new = run_ops(engine, sample("new", "a", 2, n=4))["new"]
     want = run_ops(loaded(kit, adapters), sample("w", "b", 1, n=4))["w"]
     assert [s.tokens for s in new.samples] == [s.tokens for s in want.samples]
+
+
+def test_a_run_that_lacks_blocks_is_named_and_one_that_waits_for_a_place_is_not(kit) -> None:
+    def short(**limits: int) -> set[RunId]:
+        engine = kit.rollout(**limits)
+        for run_id in ("a", "b"):
+            engine.add(sample(run_id, run_id))
+        return {run_id for step in finish(engine)[1] for run_id in step.short_of_blocks}
+
+    assert short(n_blocks=8) == {B}
+    assert short(n_blocks=64, max_seqs=1) == set()

@@ -200,3 +200,15 @@ async def test_sending_to_a_busy_worker_does_not_hold_the_loop(session: Session)
         os.kill(handle.pid, signal.SIGCONT)
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+async def test_a_rollout_whose_samples_queue_for_blocks_counts_as_throttled(
+    session: Session,
+) -> None:
+    run, other = await session.create_run("one"), await session.create_run("two")
+    async with run.rollout(4), other.rollout(4):
+        await draw(other, max_tokens=4)
+        # 64 blocks; each of these comes to hold seven.
+        await asyncio.gather(*(draw(run, first=i) for i in range(10)))
+        assert run.facts.kv_throttled
+        assert not other.facts.kv_throttled

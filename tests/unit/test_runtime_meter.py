@@ -1,5 +1,7 @@
 """Meter: slices become spans."""
 
+from dataclasses import replace
+
 from plait.core.ids import RunId
 from plait.runtime.messages import Span
 from plait.runtime.meter import SPAN_S, Meter
@@ -46,3 +48,12 @@ def test_a_span_is_cut_at_its_length_and_nothing_is_handed_out_twice() -> None:
     meter.add(slice_(0.0, SPAN_S, {A: 1}))
     assert len(meter.drain()) == 1
     assert meter.drain() == ()
+
+
+def test_a_span_names_every_run_that_lacked_blocks_in_one_of_its_slices() -> None:
+    meter = Meter()
+    meter.add(replace(slice_(0.0, 0.01, {A: 1}), short_of_blocks=frozenset({B})))
+    meter.add(slice_(0.01, 0.02, {A: 1}))
+    meter.close()
+    (span,) = meter.drain()
+    assert span.short_of_blocks == {B}

@@ -51,6 +51,8 @@ class ForwardStep:
     finished: tuple[tuple[OpId, SampleResult], ...]
     failed: tuple[tuple[OpId, str], ...] = ()
     """Operations that ended in an error of their own (non-finite logits), with the reason."""
+    short_of_blocks: frozenset[RunId] = frozenset()
+    """Runs whose samples queued or gave way in this step for want of cache blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

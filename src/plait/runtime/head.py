@@ -175,13 +175,16 @@ class Head:
                 continue
             facts.served_s += device_s * (tokens or 1) / total
             facts.tokens += tokens
+        for run_id in span.short_of_blocks:
+            facts = self.roster.get(run_id)
+            if facts is not None:
+                facts.kv_throttled = True
         for run_id, block_s in span.kv_block_s_by_run.items():
             facts = self.roster.get(run_id)
             if facts is not None:
                 facts.kv_block_s += block_s
                 mean = block_s / max(span.t1 - span.t0, 1e-9)
                 facts.kv_peak_blocks = max(facts.kv_peak_blocks, round(mean))
-                facts.kv_throttled |= span.n_preempted > 0
 
     def _attached(self, handle: WorkerHandle) -> None:
         self.journal.event(None, "worker_ready", worker=handle.worker_id, pid=handle.pid)

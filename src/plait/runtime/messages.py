@@ -147,6 +147,8 @@ class Span:
     kv_blocks_used: int = 0
     kv_block_s_by_run: dict[RunId, float] = field(default_factory=dict)
     """Block-seconds held: the integral of the run's cache blocks over the span."""
+    short_of_blocks: frozenset[RunId] = frozenset()
+    """Runs whose samples queued or gave way for want of cache blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,6 +128,7 @@ class Worker:
                 n_waiting=step.n_waiting,
                 n_preempted=step.n_preempted,
                 kv_blocks_used=step.kv_blocks_used,
+                short_of_blocks=step.short_of_blocks,
                 kv_block_s_by_run={k: v * (t1 - t0) for k, v in step.kv_blocks_by_run.items()},
             )
         )

@@ -137,6 +137,7 @@ class ScriptedRollout:
             tokens_by_run=by_run,
             kv_blocks_by_run=held,
             finished=tuple(finished),
+            short_of_blocks=frozenset(batch.short_of_blocks),
         )
 
     def _advance(self, sequence: sequences.Sequence) -> tuple[OpId, SampleResult] | None:

@@ -27,6 +27,7 @@ class Batch:
     tokens: dict[Sequence, int] = field(default_factory=dict)
     n_prefill: int = 0
     n_preempted: int = 0
+    short_of_blocks: set[RunId] = field(default_factory=set)
 
 
 class Scheduler:
@@ -115,6 +116,7 @@ class Scheduler:
             if not active:
                 self._make_room(sequence, batch)
             if self._lack(sequence, sequence.group.shared_tokens, sequence.own_known):
+                batch.short_of_blocks |= {s.group.op.run_id for s in waiting}
                 return
             waiting.remove(sequence)
             self._waiting.remove(sequence)
@@ -128,8 +130,7 @@ class Scheduler:
             victim = self._victim(self._running)
             if victim is None:
                 return
-            self._preempt(victim)
-            batch.n_preempted += 1
+            self._give_way(victim, batch)
 
     def _compute(self, sequence: Sequence, batch: Batch) -> None:
         group = sequence.group
@@ -145,13 +146,11 @@ class Scheduler:
             paused = [s for s in self._running if self._is_paused(s)]
             victim = self._victim([s for s in (*behind, *paused) if s not in batch.tokens])
             if victim is None:
-                self._preempt(sequence)
-                batch.n_preempted += 1
+                self._give_way(sequence, batch)
                 return
             if victim in behind:
                 behind.remove(victim)
-            self._preempt(victim)
-            batch.n_preempted += 1
+            self._give_way(victim, batch)
         self.blocks.hold(group, blocks_for(shared, self._block_size))
         self.blocks.hold(sequence, blocks_for(own, self._block_size))
         if sequence.pending > 1 or not sequence.tokens:
@@ -171,6 +170,11 @@ class Scheduler:
         paused = [sequence for sequence in among if self._is_paused(sequence)]
         chosen = paused or among
         return chosen[-1] if chosen else None
+
+    def _give_way(self, sequence: Sequence, batch: Batch) -> None:
+        batch.n_preempted += 1
+        batch.short_of_blocks.add(sequence.group.op.run_id)
+        self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._leave(sequence)

@@ -236,6 +236,7 @@ class TorchRollout:
             kv_blocks_by_run={k: v for k, v in self._blocks.by_run.items() if v},
             finished=tuple((r.op.op_id, r.result()) for r in over if not r.failure),
             failed=tuple((r.op.op_id, r.failure) for r in over if r.failure),
+            short_of_blocks=frozenset(plan.short_of_blocks),
         )
 
     def _pieces(self, policy: Policy) -> Pieces | None:

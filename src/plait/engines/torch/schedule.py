@@ -46,6 +46,7 @@ class Plan:
     fresh: list[int] = field(default_factory=list)
     grown: list[Sequence] = field(default_factory=list)
     n_preempted: int = 0
+    short_of_blocks: set[RunId] = field(default_factory=set)
 
 
 class Scheduler:
@@ -141,12 +142,14 @@ class Scheduler:
         n_active = len(active)
         prefilling = {s.group for s in active if s.n_drawn == 0}
         admitted: list[Sequence] = []
-        for s in list(self.waiting):
+        queue = list(self.waiting)
+        for place, s in enumerate(queue):
             if room == 0 or budget <= 0:
                 break
             if self._is_paused(s) or (s.n_drawn == 0 and s.group in prefilling):
                 continue
             if not self._give_blocks(s, n_active, plan):
+                plan.short_of_blocks |= {s.policy[0] for s in queue[place:]} - self._paused
                 break
             admitted.append(s)
             n_active, room = n_active + 1, room - 1
@@ -169,8 +172,7 @@ class Scheduler:
             paused = self._newest_paused()
             if paused is None:
                 return False
-            plan.n_preempted += 1
-            self._preempt(paused)
+            self._give_way(paused, plan)
         self.blocks.share(found)
         s.blocks = found + self.blocks.take(s.policy[0], n_new)
         s.n_cached = len(found) * self.blocks.block_size
@@ -192,10 +194,10 @@ class Scheduler:
                 continue
             # Each fork, and each leader that has some, takes a block of its own in the next step.
             n_next = len(forked) + 1 + len(plan.forks)
-            if (
-                len(forked) == room
-                or n_next + int(n_active * GROWTH_BLOCKS) > self.blocks.n_available
-            ):
+            if len(forked) == room:
+                break
+            if n_next + int(n_active * GROWTH_BLOCKS) > self.blocks.n_available:
+                plan.short_of_blocks.add(s.policy[0])
                 break
             self.blocks.share(leader.blocks)
             s.blocks = list(leader.blocks)
@@ -215,6 +217,11 @@ class Scheduler:
         plan.chunks.append(Chunk(sequence=s, start=s.n_cached, n=n, draws=n == s.n_todo))
         return n
 
+    def _give_way(self, s: Sequence, plan: Plan) -> None:
+        plan.n_preempted += 1
+        plan.short_of_blocks.add(s.policy[0])
+        self._preempt(s)
+
     def _make_room(self, s: Sequence, plan: Plan) -> bool:
         """A place of its own for the next token of ``s``; False if ``s`` had to give way itself."""
         i = s.n_cached // self.blocks.block_size
@@ -223,8 +230,7 @@ class Scheduler:
             return True
         while self.blocks.n_available == 0:
             victim = self._victim()
-            plan.n_preempted += 1
-            self._preempt(victim)
+            self._give_way(victim, plan)
             if victim is s:
                 return False
             if copy and not self.blocks.is_shared(s.blocks[i]):
