@@ -265,16 +265,6 @@ def test_usage_adds_up_per_run_and_tenant(store: Store) -> None:
     assert sum(u.tokens for u in store.usage.of_tenant(LOCAL_TENANT)) == 16
 
 
-def test_events_are_read_from_where_one_stopped(store: Store) -> None:
-    store.events.add(None, "started", {"policy": "marlaas"}, at=1.0)
-    store.events.add(RUN, "failed", {"reason": "NaN"}, at=2.0)
-    first, second = store.events.list()
-    assert (first.run_id, second.detail, second.at) == (None, {"reason": "NaN"}, 2.0)
-    assert store.events.list(after_id=first.id) == [second]
-    assert store.events.list(run_id=RUN) == [second]
-    assert store.events.list(limit=1) == [first]
-
-
 def test_everything_is_there_after_reopening(url: str, store: Store) -> None:
     commit(store, 1, 1)
     store.close()

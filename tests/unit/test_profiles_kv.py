@@ -1,22 +1,15 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plait.profiles import kv
-from plait.profiles.kv import KvObservation, KvProfile, Residency, worst_case_blocks
+from plait.profiles.kv import KvObservation, KvProfile, worst_case_blocks
 
 
 def seen(seconds: float, blocks: float, *, throttled: bool = False) -> KvObservation:
     return KvObservation(
         seconds=seconds, block_s=seconds * blocks, peak_blocks=int(blocks), throttled=throttled
     )
-
-
-def test_bytes_of_a_token_are_those_of_the_formula() -> None:
-    # SmolLM2-135M in fp32: 2 · 30 layers · 3 heads · 64 · 4 bytes
-    assert kv.kv_bytes_per_token(n_layers=30, n_kv_heads=3, head_dim=64, n_bytes=4) == 46_080
 
 
 def test_worst_case_counts_a_shared_prompt_once() -> None:
@@ -50,14 +43,6 @@ def test_worst_case_bounds(group_size, prompt_tokens, max_new_tokens, block_size
     shared, unshared = worst_case_blocks(**args), worst_case_blocks(same_prompt=False, **args)
     assert shared <= unshared
     assert shared * block_size >= prompt_tokens + max_new_tokens
-
-
-def test_residency_is_the_integral_of_what_was_held() -> None:
-    rollout = Residency.begin(10.0).hold(4, 10.0).hold(10, 12.0).hold(2, 13.0)
-    observed = rollout.end(20.0, throttled=True)
-    assert observed == KvObservation(
-        seconds=10.0, block_s=4 * 2 + 10 * 1 + 2 * 7, peak_blocks=10, throttled=True
-    )
 
 
 def test_the_worst_case_stands_in_before_history() -> None:
@@ -94,8 +79,3 @@ def test_a_throttled_rollout_raises_but_never_lowers_the_estimate() -> None:
 
 def test_a_rollout_without_duration_changes_nothing() -> None:
     assert kv.update(KvProfile(), seen(0.0, 3.0)) == KvProfile()
-
-
-def test_profiles_survive_json() -> None:
-    profile = kv.update(kv.update(KvProfile(), seen(3.3, 7.7)), seen(1.1, 2.2))
-    assert kv.from_json(json.loads(json.dumps(kv.to_json(profile)))) == profile

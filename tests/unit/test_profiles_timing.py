@@ -1,4 +1,3 @@
-import json
 
 import pytest
 
@@ -48,20 +47,6 @@ def test_the_past_fades() -> None:
     assert timing.expected_s(profile, "rollout", 1000) == pytest.approx(1.0, rel=0.05)
 
 
-def test_mean_tokens() -> None:
-    assert timing.expected_tokens(TimingProfile(), "rollout", 77.0) == 77.0
-    profile = timing.update(TimingProfile(), seen("rollout", 500, 1.0))
-    assert timing.expected_tokens(profile, "rollout", 77.0) == 500.0
-
-
 def test_nonsense_is_ignored() -> None:
     for seconds in (-1.0, float("nan"), float("inf")):
         assert timing.update(TimingProfile(), seen("x", 1, seconds)) == TimingProfile()
-
-
-def test_profiles_survive_json_and_updates_change_nothing_in_place() -> None:
-    before = timing.update(TimingProfile(), seen("a", 10, 0.123))
-    kept = timing.to_json(before)
-    after = timing.update(before, seen("a", 20, 0.456))
-    assert timing.to_json(before) == kept
-    assert timing.from_json(json.loads(json.dumps(timing.to_json(after)))) == after

@@ -26,14 +26,6 @@ class JobLayout:
         return self.root / "samples.jsonl"
 
     @property
-    def versions(self) -> Path:
-        return self.root / "versions"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
     def adapter(self) -> Path:
         return self.root / "adapter"
 

@@ -12,9 +12,6 @@ from typing import Any
 
 from plait.core.ids import RunId, WorkerId
 
-BUSY_KINDS = ("rollout", "train", "forward", "optim", "load")
-"""Kinds of span in which a worker does something; ``idle`` is the other one."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchInfo:

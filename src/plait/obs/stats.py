@@ -194,8 +194,6 @@ def _device_s(launch: Launch, job: str) -> float:
     cores = (launch.info.get("machine") or {}).get("cores") or 0
     total = 0.0
     for span in launch.spans:
-        if span["kind"] == "idle":
-            continue
         part = sum(p for run, p in shares(span).items() if launch.name(run) == job)
         held = span["threads"] / cores if cores and span.get("threads") else 1.0
         total += part * held * (span["t1"] - span["t0"])
@@ -203,7 +201,7 @@ def _device_s(launch: Launch, job: str) -> float:
 
 
 def _worker(launch: Launch, name: str) -> WorkerStats:
-    spans = [s for s in launch.spans if s["worker"] == name and s["kind"] != "idle"]
+    spans = [s for s in launch.spans if s["worker"] == name]
     by_kind: defaultdict[str, float] = defaultdict(float)
     for span in spans:
         by_kind[span["kind"]] += span["t1"] - span["t0"]

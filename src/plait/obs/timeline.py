@@ -27,7 +27,7 @@ def occupancy(launch: Launch, worker: str, edges_s: Floats) -> dict[str, Floats]
     """Per job (``""``: work for none), the part of each time bin that a worker spent on it."""
     found: dict[str, Floats] = {}
     for span in launch.spans:
-        if span["worker"] != worker or span["kind"] == "idle":
+        if span["worker"] != worker:
             continue
         for run, part in (shares(span) or {"": 1.0}).items():
             bins = found.setdefault(launch.name(run), np.zeros(len(edges_s) - 1))

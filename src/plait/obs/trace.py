@@ -52,7 +52,7 @@ def _worker_events(launch: Launch) -> Iterator[Event]:
         yield _named("process_name", pid, 0, f"worker {worker}")
         yield {**_named("process_sort_index", pid, 0, ""), "args": {"sort_index": pid}}
         for span in launch.spans:
-            if span["worker"] != worker or span["kind"] == "idle":
+            if span["worker"] != worker:
                 continue
             parts = {launch.name(run): part for run, part in shares(span).items()}
             for job, part in parts.items() or [("", 1.0)]:

@@ -15,18 +15,12 @@ Invariants: an estimate is at least one block and at most the worst case, and th
 the first measurement. Values are immutable; nothing here reads a clock.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 WINDOW_DECAY = 0.7
 """Weight of the past at each new rollout: about three steps deep, since lengths drift as a policy
 learns but hardly between neighbouring steps (JigsawRL, Fig. 6)."""
-
-
-def kv_bytes_per_token(*, n_layers: int, n_kv_heads: int, head_dim: int, n_bytes: int) -> int:
-    """Cache bytes of one token: keys and values of every layer."""
-    return 2 * n_layers * n_kv_heads * head_dim * n_bytes
 
 
 def worst_case_blocks(
@@ -47,43 +41,6 @@ def worst_case_blocks(
     # The last prompt token is computed by each sample for itself: its logits start the sample.
     own_tokens = prompt_tokens - shared_blocks * block_size + max_new_tokens
     return n_prompts * (shared_blocks + group_size * ceil(own_tokens / block_size))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """Blocks held over time within one rollout: a step function being integrated."""
-
-    start_s: float
-    since_s: float
-    blocks: int = 0
-    block_s: float = 0.0
-    peak_blocks: int = 0
-
-    @staticmethod
-    def begin(now_s: float) -> "Residency":
-        """A rollout that starts now and holds nothing yet."""
-        return Residency(start_s=now_s, since_s=now_s)
-
-    def hold(self, blocks: int, now_s: float) -> "Residency":
-        """From now on the rollout holds ``blocks``."""
-        held_s = max(0.0, now_s - self.since_s)
-        return Residency(
-            start_s=self.start_s,
-            since_s=max(now_s, self.since_s),
-            blocks=blocks,
-            block_s=self.block_s + self.blocks * held_s,
-            peak_blocks=max(self.peak_blocks, blocks),
-        )
-
-    def end(self, now_s: float, *, throttled: bool = False) -> "KvObservation":
-        """What the whole rollout was."""
-        last = self.hold(0, now_s)
-        return KvObservation(
-            seconds=last.since_s - last.start_s,
-            block_s=last.block_s,
-            peak_blocks=last.peak_blocks,
-            throttled=throttled,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +89,3 @@ def expected_blocks(profile: KvProfile, worst_blocks: int) -> int:
     if mean is None:
         return worst_blocks
     return min(worst_blocks, max(1, ceil(mean)))
-
-
-def to_json(profile: KvProfile) -> dict[str, Any]:
-    """JSON values that ``from_json`` restores exactly."""
-    return asdict(profile)
-
-
-def from_json(value: dict[str, Any]) -> KvProfile:
-    """The profile that ``to_json`` wrote."""
-    return KvProfile(**value)

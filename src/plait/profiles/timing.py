@@ -8,9 +8,8 @@ Left to others: which kinds there are (``forward_backward``, ``optim_step``, ``r
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
 
 WINDOW_DECAY = 0.8
 """Weight of the past at each new measurement: about five deep, to ride out one noisy neighbour."""
@@ -73,28 +72,3 @@ def expected_s(profile: TimingProfile, kind: str, tokens: int = 0) -> float:
     seconds = past.seconds if past.tokens > 0 else 0.0
     prior_s = PRIOR_TOKENS * profile.prior_s_per_token
     return tokens * (seconds + prior_s) / (past.tokens + PRIOR_TOKENS)
-
-
-def expected_tokens(profile: TimingProfile, kind: str, prior: float) -> float:
-    """Mean tokens of one call of ``kind``; ``prior`` before history."""
-    past = profile.kinds.get(kind)
-    return prior if past is None or past.calls == 0 else past.tokens / past.calls
-
-
-def to_json(profile: TimingProfile) -> dict[str, Any]:
-    """JSON values that ``from_json`` restores exactly."""
-    return {
-        "kinds": {kind: asdict(timing) for kind, timing in profile.kinds.items()},
-        "prior_s_per_token": profile.prior_s_per_token,
-        "prior_s_per_call": profile.prior_s_per_call,
-    }
-
-
-def from_json(value: dict[str, Any]) -> TimingProfile:
-    """The profile that ``to_json`` wrote."""
-    kinds = {kind: KindTiming(**timing) for kind, timing in value["kinds"].items()}
-    return TimingProfile(
-        kinds=kinds,
-        prior_s_per_token=value["prior_s_per_token"],
-        prior_s_per_call=value["prior_s_per_call"],
-    )

@@ -1,1 +1,1 @@
-"""The durable truth of a launch: tenants, runs, versions, mutations, checkpoints, usage, events."""
+"""The durable truth of a launch: tenants, runs, versions, mutations, checkpoints, usage."""

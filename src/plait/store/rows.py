@@ -105,14 +105,3 @@ class UsageRow:
     kind: str
     device_s: float
     tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRow:
-    """One thing that happened, to a run or to the launch."""
-
-    id: int
-    run_id: RunId | None
-    at: float
-    kind: str
-    detail: Json

@@ -80,13 +80,3 @@ usage = sa.Table(
     sa.Column("device_s", sa.Float, nullable=False),
     sa.Column("tokens", sa.BigInteger, nullable=False),
 )
-
-events = sa.Table(
-    "events",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.run_id"), nullable=True, index=True),
-    sa.Column("at", sa.Float, nullable=False),
-    sa.Column("kind", sa.String, nullable=False),
-    sa.Column("detail", sa.JSON, nullable=False),
-)

@@ -14,7 +14,6 @@ from typing import ParamSpec, Self, TypeVar
 from plait.core.errors import StoreError
 from plait.store.checkpoints import Checkpoints
 from plait.store.database import Database, sqlite_url
-from plait.store.events import Events
 from plait.store.mutations import Mutations
 from plait.store.runs import Runs
 from plait.store.usage import Usage
@@ -33,7 +32,6 @@ class Store:
         self.mutations = Mutations(self.database)
         self.checkpoints = Checkpoints(self.database)
         self.usage = Usage(self.database)
-        self.events = Events(self.database)
 
     @classmethod
     def at(cls, path: str | Path) -> Self:

@@ -1,4 +1,4 @@
-"""Initial schema: tenants, runs, versions, mutations, checkpoints, usage, events."""
+"""Initial schema: tenants, runs, versions, mutations, checkpoints, usage."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -79,14 +79,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"], name="fk_usage_tenant_id"),
     )
     op.create_index("ix_usage_tenant_id", "usage", ["tenant_id"])
-    op.create_table(
-        "events",
-        sa.Column("id", sa.Integer, nullable=False),
-        sa.Column("run_id", sa.String, nullable=True),
-        sa.Column("at", sa.Float, nullable=False),
-        sa.Column("kind", sa.String, nullable=False),
-        sa.Column("detail", sa.JSON, nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_events"),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name="fk_events_run_id"),
-    )
-    op.create_index("ix_events_run_id", "events", ["run_id"])
