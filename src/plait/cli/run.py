@@ -59,7 +59,14 @@ def run_command(
         if (target / "launch.json").exists():
             raise ConfigError(f"{target} holds a launch already: use --resume {target}")
         settings = Settings(cores=cores, kv_blocks=kv_blocks, deterministic=deterministic)
-    outcomes = asyncio.run(drive(specs, target, policy=sharing, settings=settings, quiet=as_json))
+    try:
+        outcomes = asyncio.run(
+            drive(specs, target, policy=sharing, settings=settings, quiet=as_json)
+        )
+    except KeyboardInterrupt:  # a second Ctrl-C: what is committed is as safe as after a crash
+        if (target / "launch.json").exists():
+            _say_how_to_resume(target)
+        return INTERRUPTED
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
 
@@ -142,6 +149,10 @@ def conclude(
             print(f"{name}: {outcome.stage.value}: {outcome.reason}")
         print(f"launch directory: {directory}  (plait report {directory})")
     if cut_short:
-        print(f"interrupted: go on with  plait run --resume {directory}", file=sys.stderr)
+        _say_how_to_resume(directory)
         return INTERRUPTED
     return 0 if all(o.stage is Stage.DONE for o in outcomes.values()) else 1
+
+
+def _say_how_to_resume(directory: Path) -> None:
+    print(f"interrupted: go on with  plait run --resume {directory}", file=sys.stderr)
