@@ -16,5 +16,4 @@ def report_command(directory: Path, *, alone: Path | None, as_json: bool) -> int
         print(json.dumps(to_json(report)))
     else:
         show(to_text(report))
-        print(f"picture: {picture}")
     return 0
