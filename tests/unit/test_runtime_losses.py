@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -182,7 +183,7 @@ async def test_cache_use_is_accounted_for_before_the_last_sample_is_answered(
 
 async def test_sending_to_a_busy_worker_does_not_hold_the_loop(session: Session) -> None:
     run = await session.create_run("one")
-    big = tuple(range(200)) * 50_000
+    big = tuple(range(200)) * 5_000
     datum = Datum(
         input_tokens=big,
         target_tokens=big,
@@ -191,12 +192,15 @@ async def test_sending_to_a_busy_worker_does_not_hold_the_loop(session: Session)
     )
     handle = session.head.pool.workers[WorkerId("train-0")]
     os.kill(handle.pid, signal.SIGSTOP)  # as in the middle of a long micro-batch
+    goes_on = threading.Timer(SOON_S, os.kill, (handle.pid, signal.SIGCONT))
+    goes_on.start()
     try:
         asking = asyncio.create_task(run.forward([datum]))
-        async with asyncio.timeout(SOON_S):
-            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
+        assert goes_on.is_alive()
         asking.cancel()
     finally:
+        goes_on.cancel()
         os.kill(handle.pid, signal.SIGCONT)
     with pytest.raises(asyncio.CancelledError):
         await asking
