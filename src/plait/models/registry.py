@@ -178,15 +178,17 @@ def _convert(gguf: Path, out: Path) -> None:
 
 def _from_hub(name: str) -> Path:
     try:
-        import httpx
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
     except ImportError as error:
         raise ModelError(
             f"{name} is a hub id: pip install huggingface_hub, or give a directory"
         ) from (error)
+    # The hub's client has changed its HTTP library twice; its own error derives from that library's.
+    http_error = HfHubHTTPError.__mro__[1]
     try:
         path = snapshot_download(name, allow_patterns=list(HUB_FILES))
-    except (OSError, ValueError, httpx.HTTPError) as error:
+    except (OSError, ValueError, http_error) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
             f"cannot get {name} from the hub ({first}): give a local directory of the model instead"
