@@ -1,4 +1,5 @@
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import subprocess
