@@ -51,7 +51,8 @@ def test_a_job_that_is_killed_again_and_again_ends_bit_for_bit_as_if_it_had_not(
     begin: tuple[object, ...] = ("run", file, "--dir", stormy, *flags)
     for reached, how in ((1, "head"), (3, "everything"), (5, "interrupt")):
         with program(*begin) as running:  # type: ignore[arg-type]
-            running.until(lambda reached=reached: n_steps(stormy) >= reached)  # type: ignore[misc]
+            wanted = max(reached, n_steps(stormy) + 1)  # something of its own, not what it found
+            running.until(lambda wanted=wanted: n_steps(stormy) >= wanted)  # type: ignore[misc]
             time.sleep(moments.uniform(0, 0.5))
             if how == "head":
                 running.signal(signal.SIGKILL)

@@ -1,4 +1,3 @@
-
 import pytest
 
 from plait.profiles import timing

@@ -68,7 +68,8 @@ def run(
             kv_blocks=kv_blocks,
             deterministic=deterministic,
             as_json=format is Format.JSON,
-        )
+        ),
+        again=f"plait run --resume {resume}" if resume else "",
     )
 
 
@@ -131,13 +132,15 @@ def envs(format: FormatOption = Format.TABLE) -> None:
     _exit(lambda: envs_command(as_json=format is Format.JSON))
 
 
-def _exit(command: Callable[[], int]) -> NoReturn:
-    """Run a verb; a PlaitError is one line on standard error."""
+def _exit(command: Callable[[], int], *, again: str = "") -> NoReturn:
+    """Run a verb; a PlaitError is one line on standard error, and so is a Ctrl-C that comes before
+    the verb has anything of its own to say (``again``: how to go on)."""
     try:
         code = command()
     except PlaitError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2 if error.http_status < 500 else 1
     except KeyboardInterrupt:
+        print(f"interrupted: go on with  {again}" if again else "interrupted", file=sys.stderr)
         code = 130
     raise SystemExit(code)
