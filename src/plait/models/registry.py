@@ -185,7 +185,7 @@ def _from_hub(name: str) -> Path:
             f"{name} is a hub id: pip install huggingface_hub, or give a directory"
         ) from (error)
     # The hub's client has changed its HTTP library twice; its error derives from that library's.
-    http_error = HfHubHTTPError.__mro__[1]
+    http_error: type[Exception] = HfHubHTTPError.__mro__[1]
     try:
         path = snapshot_download(name, allow_patterns=list(HUB_FILES))
     except (OSError, ValueError, http_error) as error:
