@@ -1,5 +1,7 @@
 """Build the torch engines of one worker from its configuration."""
 
+import contextlib
+import ctypes
 import time
 
 import torch
@@ -28,6 +30,7 @@ def build(config: EngineConfig) -> Engines:
         from plait.engines.torch.trainer import TorchTrain
 
         train = TorchTrain(config.model_dir, memory_bytes=config.train_memory_bytes)
+    _return_freed_memory()
     return Engines(
         rollout=rollout,
         train=train,
@@ -35,6 +38,13 @@ def build(config: EngineConfig) -> Engines:
         set_threads=_set_threads,
         peak_flops=measure_peak,
     )
+
+
+def _return_freed_memory() -> None:
+    """Packing and fusing leave freed memory with the allocator, which keeps it for good; give it
+    back to the machine, where a libc can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _set_threads(n: int) -> None:
