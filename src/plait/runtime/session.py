@@ -151,7 +151,7 @@ class Session:
         )
 
     def run(self, name: str) -> RunClient:
-        """The client of a run made in this session."""
+        """The client of a run made here."""
         try:
             return self._clients[RunId(name)]
         except KeyError:
@@ -159,7 +159,7 @@ class Session:
             raise ConfigError(f"there is no run {name}: known are {known}") from None
 
     def has_run(self, name: str) -> bool:
-        """True if a run of that name was made in this session."""
+        """True if a run of that name was made here."""
         return RunId(name) in self._clients
 
     async def _take_up(self, client: RunClient, row: RunRow, versions_dir: Path) -> None:
