@@ -10,6 +10,7 @@ from rich.table import Table
 
 from plait.cli.console import show
 from plait.cli.prepare import one_model, open_sources
+from plait.cluster.local import worker_env
 from plait.jobs.load import load_jobs
 from plait.jobs.plan import Plan, make_plan
 from plait.models.rates import measured_rates
@@ -27,7 +28,7 @@ def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: 
     shape = read_shape(model_dir, name=model)
     settings = Settings(cores=cores, kv_blocks=kv_blocks).resolve(shape)
     tokenizer = Tokenizer(model_dir)
-    rates = measured_rates(model_dir, settings.cores)
+    rates = measured_rates(model_dir, settings.cores, worker_env(settings.cores))
 
     async def estimate() -> Plan:
         async with open_sources(specs, tokenizer) as sources:

@@ -1,13 +1,18 @@
 """Rates: measured speeds of a model on this machine, kept in the cache. Never imports torch."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from plait.core.errors import EngineError
 from plait.models.cache import cache_root
+
+METHOD = "best-step"
+"""Part of the cached file's name: what was measured in another way is measured again."""
 
 TIMEOUT_S = 600.0
 """The first use of a model converts and fuses its weights."""
@@ -31,9 +36,9 @@ class Rates:
         return r0 if b1 == b0 else r0 + (r1 - r0) * (batch - b0) / (b1 - b0)
 
 
-def measured_rates(model_dir: Path, cores: int) -> Rates:
-    """Rates of a model, measured once per machine and number of cores."""
-    file = cache_root() / "rates" / f"{model_dir.name}-{cores}.json"
+def measured_rates(model_dir: Path, cores: int, env: Mapping[str, str]) -> Rates:
+    """Rates of a model, measured once per machine and number of cores, in a worker's ``env``."""
+    file = cache_root() / "rates" / f"{model_dir.name}-{cores}-{METHOD}.json"
     if not file.is_file():
         command = [
             sys.executable,
@@ -44,7 +49,12 @@ def measured_rates(model_dir: Path, cores: int) -> Rates:
         ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+                command,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=True,
+                env={**os.environ, **env},
             )
         except subprocess.CalledProcessError as error:
             last = error.stderr.strip().splitlines()[-1:]
