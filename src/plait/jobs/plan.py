@@ -27,6 +27,8 @@ ATTAINED = 0.85
 """Share of the bound that an interleaved launch reaches."""
 PAYS = 1.15
 """Below this gain the longer steps of each job are not worth it."""
+WIDTH = 2.5
+"""Inputs plus outputs of a linear layer over the hidden size, the mean of a Llama block's seven."""
 UNKNOWN_STEPS = 100
 """Steps assumed for a job that ends at a target reward."""
 
@@ -143,6 +145,6 @@ async def _job(
 
 
 def _adapter_bytes(spec: JobSpec, shape: ModelShape) -> int:
-    """Adapter, gradient and two moments in fp32; about 4 · hidden inputs and outputs a target."""
-    width = 4 * shape.hidden_size * len(spec.adapter.targets) / 7 * 2
-    return int(shape.n_layers * spec.adapter.rank * width * 7 * 4 * 4)
+    """Adapter, gradient and two moments in fp32."""
+    per_rank = WIDTH * shape.hidden_size * len(spec.adapter.targets) * shape.n_layers
+    return int(spec.adapter.rank * per_rank * 4 * 4)
