@@ -93,6 +93,24 @@ async def test_the_seven_operations_and_a_second_life(tmp_path: Path, byte_model
         assert (await draw(again)).samples[0].tokens == before.samples[0].tokens
 
 
+async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("years of work")
+    (tmp_path / "link").symlink_to(theirs)
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        for path in (theirs, theirs / "thesis.tex", tmp_path / "link"):
+            with pytest.raises(RequestError, match="exists already"):
+                await run.save(path)
+        assert (theirs / "thesis.tex").read_text() == "years of work"
+        saved = await run.save(tmp_path / "kept")
+        with pytest.raises(RequestError, match="exists already"):
+            await run.save(saved)
+        await one_step(run, 1)  # a refused save has not cost the run its order
+        assert run.version == 1
+
+
 async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> None:
     async def three_steps(directory: Path, *, kill: bool) -> SampleResult:
         events = Events()

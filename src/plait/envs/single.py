@@ -71,7 +71,7 @@ class SingleTurn:
 
     def generate(self, rng: random.Random) -> Problem:
         """A problem from ``rng`` and nothing else."""
-        raise NotImplementedError(f"{type(self).__name__} needs generate() or problem()")
+        raise ConfigError(f"environment {type(self).__name__} must define generate() or problem()")
 
     def score(self, problem: Problem, completion: str) -> float | None:
         """The reward of a reply; ``None`` leaves it to the job's reward functions."""

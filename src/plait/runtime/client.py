@@ -8,6 +8,7 @@ commits.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -175,13 +176,19 @@ class RunClient:
             await self._ledger.finish(op)
 
     async def save(self, path: str | Path, *, optimizer: bool = True) -> str:
-        """Keep the run's state under ``path``, which must not exist."""
+        """Keep the run's state under ``path``; RequestError, and nothing touched, if it exists."""
         async with self._turn:
+            target = _absolute(path)
+            # Here and not in the worker: one that is asked again may replace its own first attempt.
+            if await asyncio.to_thread(os.path.lexists, target):
+                raise RequestError(
+                    f"{target} exists already: save under another path, or remove it"
+                )
             op = Save(
                 op_id=self._op_id(),
                 run_id=self.facts.spec.run_id,
                 seq=self._seq,
-                path=_absolute(path),
+                path=target,
                 optimizer=optimizer,
             )
             result = await self._mutate(op)

@@ -62,11 +62,6 @@ class SetPaused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeKv:
-    n_blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """Carry out ``op``, after ``before`` (what brings the run's state back) if any.
 
@@ -89,17 +84,7 @@ class Stop:
     pass
 
 
-Command = (
-    LoadAdapter
-    | DropAdapter
-    | AddSamples
-    | AbortSamples
-    | SetPaused
-    | ResizeKv
-    | Train
-    | DropRun
-    | Stop
-)
+Command = LoadAdapter | DropAdapter | AddSamples | AbortSamples | SetPaused | Train | DropRun | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,8 +103,6 @@ class Worker:
                 rolling.engine.drop_adapter(command.run_id, command.version)
             case m.SetPaused() if rolling:
                 rolling.set_paused(command.run_id, command.paused)
-            case m.ResizeKv() if rolling:
-                rolling.engine.resize_kv(command.n_blocks)
             case m.DropRun() if train:
                 train.drop(command.run_id)
             case m.Stop():
