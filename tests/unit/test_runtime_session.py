@@ -103,6 +103,10 @@ async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Pa
         for path in (theirs, theirs / "thesis.tex", tmp_path / "link"):
             with pytest.raises(RequestError, match="exists already"):
                 await run.save(path)
+        theirs.rename(tmp_path / "tmp-kept")  # the name under which a save is staged
+        with pytest.raises(RequestError, match="tmp-kept exists already"):
+            await run.save(tmp_path / "kept")
+        theirs = (tmp_path / "tmp-kept").rename(theirs)
         assert (theirs / "thesis.tex").read_text() == "years of work"
         saved = await run.save(tmp_path / "kept")
         with pytest.raises(RequestError, match="exists already"):

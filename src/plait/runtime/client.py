@@ -8,7 +8,6 @@ commits.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +36,7 @@ from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
 from plait.runtime.head import Head
 from plait.runtime.ledger import Ledger
+from plait.store.files import in_the_way
 from plait.store.rows import Json
 
 Progress = Json | Callable[[StepResult], Json] | None
@@ -180,10 +180,8 @@ class RunClient:
         async with self._turn:
             target = _absolute(path)
             # Here and not in the worker: one that is asked again may replace its own first attempt.
-            if await asyncio.to_thread(os.path.lexists, target):
-                raise RequestError(
-                    f"{target} exists already: save under another path, or remove it"
-                )
+            if (taken := await asyncio.to_thread(in_the_way, Path(target))) is not None:
+                raise RequestError(f"{taken} exists already: save elsewhere, or remove it")
             op = Save(
                 op_id=self._op_id(),
                 run_id=self.facts.spec.run_id,

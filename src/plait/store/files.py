@@ -144,6 +144,15 @@ class VersionWriter:
             raise disk_error(self._final.parent, error) from error
 
 
+def in_the_way(final: Path) -> Path | None:
+    """What a ``VersionWriter`` of ``final`` would clear, its staging names included, if anything.
+
+    For paths that a user names: what lies there may be anybody's.
+    """
+    names = (final.name, f"{STAGING}{final.name}", f"{LEAVING}{final.name}")
+    return next((p for p in map(final.with_name, names) if os.path.lexists(p)), None)
+
+
 class VersionDirs:
     """A run's version directories: ``versions/000012``."""
 
