@@ -14,10 +14,10 @@ BLOCK_SIZE = 16
 KV_SHARE = 0.25
 """Share of free memory that the cache may take: the rest is activations and the user's."""
 
-KV_MAX_BYTES = 512 << 20
+KV_MAX_BYTES = 256 << 20
 """More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
 
-TRAIN_BYTES = 1_500_000_000
+TRAIN_BYTES = 600_000_000
 """Activations of one micro-batch: enough for full-speed products, not too much for a laptop."""
 
 

@@ -33,9 +33,7 @@ class Retriever:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         import faiss
-        import torch
 
-        torch.set_num_threads(1)
         faiss.omp_set_num_threads(1)
         self._model = MiniLM(model_dir(), max_tokens=MAX_TOKENS)
         corpus = corpus_dir(int(config["passages"]))
