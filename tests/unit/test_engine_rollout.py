@@ -126,6 +126,13 @@ def test_chunked_prefill_equals_whole(model, adapters, tokens: int) -> None:
         assert_close(got[name], result)
 
 
+def test_control_can_be_taken_between_layers(model) -> None:
+    calls: list[str] = []
+    e = engine(model, on_layer=lambda: calls.append(""))
+    _, steps = finish(e, op("a"))
+    assert len(calls) == e.shape.n_layers * sum(s.n_tokens > 0 for s in steps)
+
+
 def test_prefix_cache_saves_prefill_and_changes_nothing(model, adapters) -> None:
     runs = {}
     for on in (True, False):

@@ -96,6 +96,26 @@ def test_priority_and_served_work_come_before_arrival() -> None:
     assert FairDispatch().decide(later, state, 2.0)[0].op_id == "op-b"
 
 
+@pytest.mark.parametrize("policy", BOTH, ids=lambda p: p.name)
+def test_an_update_that_has_begun_is_finished_before_another_begins(policy) -> None:
+    ending = replace(item("c", 9.0, est_s=0.1), finishes=True)
+    facts = view((run("a"), item("a", 1.0)), (run("b"), item("b", 2.0)), (run("c"), ending))
+    plan, _ = policy.decide(facts, {}, 9.0)
+    assert plan.op_id == "op-c"
+    assert [(w.run_id, w.position) for w in plan.waits] == [("a", 1), ("b", 2)]
+
+
+def test_finishing_an_update_overtakes_nobody() -> None:
+    """It belongs to the turn in which the update began, so nobody ages by it."""
+    a, c, state = run("a", priority=1), run("c"), {}
+    for n in range(20):
+        ending = replace(item("c", float(n)), finishes=True)
+        facts = view((a, item("a")), (replace(c, served=float(n)), ending))
+        plan, state = FairDispatch().decide(facts, state, float(n))
+        assert plan.op_id == "op-c"
+    assert state["runs"]["a"]["over"] == 0
+
+
 def test_a_resident_run_goes_first_among_equals() -> None:
     pairs = [(run("a"), item("a", 1.0)), (run("b"), item("b", 1.5))]
     assert FairDispatch().decide(view(*pairs, resident=("b",)), {}, 2.0)[0].op_id == "op-b"

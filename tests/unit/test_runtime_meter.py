@@ -33,14 +33,22 @@ def test_consecutive_slices_of_the_same_runs_become_one_span() -> None:
     assert span.kv_block_s_by_run[A] == 0.04
 
 
-def test_another_set_of_runs_or_threads_or_a_gap_starts_a_new_span() -> None:
+def test_another_set_of_runs_or_a_gap_starts_a_new_span() -> None:
     meter = Meter()
     meter.add(slice_(0.0, 0.01, {A: 1}))
     meter.add(slice_(0.01, 0.02, {A: 1, B: 1}))
-    meter.add(slice_(0.02, 0.03, {A: 1, B: 1}, threads=2))
-    meter.add(slice_(0.1, 0.11, {A: 1, B: 1}, threads=2))
+    meter.add(slice_(0.1, 0.11, {A: 1, B: 1}))
     meter.close()
-    assert len(meter.drain()) == 4
+    assert len(meter.drain()) == 3
+
+
+def test_a_spans_threads_are_the_mean_over_its_time() -> None:
+    meter = Meter()
+    meter.add(slice_(0.0, 0.01, {A: 1}, threads=1))
+    meter.add(slice_(0.01, 0.04, {A: 1}, threads=2))
+    meter.close()
+    (span,) = meter.drain()
+    assert span.threads == 1.75
 
 
 def test_a_span_is_cut_at_its_length_and_nothing_is_handed_out_twice() -> None:

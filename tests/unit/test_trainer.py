@@ -68,11 +68,11 @@ class Starving:
     def __init__(self, most: int) -> None:
         self.most, self.sizes = most, []
 
-    def __call__(self, weights, rope, batch, params):
+    def __call__(self, weights, rope, batch, params, on_layer):
         self.sizes.append(batch.n_seqs)
         if batch.n_seqs > self.most:
             raise torch.OutOfMemoryError("out of memory")
-        return self.real(weights, rope, batch, params)
+        return self.real(weights, rope, batch, params, on_layer)
 
     real = staticmethod(module.logprobs)
 
@@ -144,6 +144,17 @@ def test_a_loss_that_is_not_finite_leaves_the_gradient(model: Path) -> None:
         drain(engine.forward_backward(RUN, data, LOSS, {}))
     assert torch.equal(engine._run(RUN).grad, before)
     gradient(engine, make_data([9]))
+
+
+def test_control_can_be_taken_between_layers_forwards_and_backwards(model: Path) -> None:
+    calls: list[str] = []
+    engine = made(model, on_layer=lambda: calls.append(""))
+    n_layers = engine.shape.n_layers
+    drain(engine.forward(RUN, make_data([9]), adapter=True))
+    assert len(calls) == n_layers
+    calls.clear()
+    gradient(engine, make_data([9]))
+    assert len(calls) == 2 * n_layers - 1  # the first layer's input needs no gradient
 
 
 def test_tokens_behind_the_last_scored_one_cost_nothing(model: Path) -> None:

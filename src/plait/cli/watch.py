@@ -83,7 +83,7 @@ def _workers(launch: Launch, now: float) -> tuple[WorkerLine, ...]:
                 doing=span.kind if span and busy else "idle",
                 jobs=tuple(span.tokens_by_run) if span and busy else (),
                 tokens_per_s=span.tokens / max(span.t1 - span.t0, 1e-9) if span and busy else 0.0,
-                threads=span.threads if span and busy else 0,
+                threads=round(span.threads) if span and busy else 0,
                 busy_share=head.busy_s.get(worker_id, 0.0) / max(now - head.started_s, 1e-9),
                 kv_blocks_used=span.kv_blocks_used if span and busy else 0,
                 kv_blocks=head.settings.kv_blocks if handle.config.rollout else 0,

@@ -52,6 +52,8 @@ class WorkItem:
     """Expected service time."""
     tokens: int
     waiting_since_s: float
+    finishes: bool = False
+    """It ends an update whose larger part, the gradient, has been done already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ class EngineConfig:
     max_seqs: int
     train_memory_bytes: int
     options: dict[str, float] = field(default_factory=dict)
+    on_layer: Callable[[], None] = lambda: None
+    """To be called between the layers of a step: the number of threads may change there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

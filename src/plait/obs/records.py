@@ -48,7 +48,7 @@ class Span:
     run: RunId | None = None
     tokens: int = 0
     tokens_by_run: Mapping[RunId, int] = field(default_factory=dict)
-    threads: int = 0
+    threads: float = 0.0
     """Cores held; 0 on a device that has none."""
     flops: float = 0.0
     steps: int = 0

@@ -2,7 +2,10 @@
 
 Updates are done for one run at a time. ``FairDispatch`` takes the head whose run is first in the
 order of ``fairness`` (priority, weighted served work, then a run whose state is already on the
-worker, then the longest wait). ``FifoDispatch`` is the paper's global FIFO buffer.
+worker, then the longest wait). ``FifoDispatch`` is the paper's global FIFO buffer. Both finish an
+update that has begun before they begin another: its optimizer step is short, and a run that had to
+wait for it behind the others' gradients would publish when they all do, so that all runs went on in
+lockstep and left the machine idle together.
 
 Invariants: an item of a run that is paused or has ended is never chosen; whenever another item is
 there one is chosen; every run that waits gets exactly one ``Wait``.
@@ -37,12 +40,15 @@ class FairDispatch:
         ]
         state = fairness.observe(state, view.runs, claims)
         ranked = fairness.rank(state, claims, view.resident)
+        queue = finishing_first([heads[entry.run.run_id] for entry in ranked])
         plan = serve(
-            [heads[entry.run.run_id] for entry in ranked],
+            queue,
             held,
             notes={entry.run.run_id: fairness.standing(entry) for entry in ranked},
         )
-        return plan, fairness.settle(state, ranked, [e.run.run_id for e in ranked[:1]])
+        # The end of an update is part of the turn in which it began.
+        begun = [item.run_id for item in queue[:1] if not item.finishes]
+        return plan, fairness.settle(state, ranked, begun)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class FifoDispatch:
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
         """Choose the item that has waited longest."""
         heads, held = heads_by_run(view)
-        return serve(arrival_order(view, heads), held), state
+        return serve(finishing_first(arrival_order(view, heads)), held), state
 
 
 def heads_by_run(view: DispatchView) -> tuple[dict[RunId, WorkItem], tuple[Wait, ...]]:
@@ -80,6 +86,11 @@ def arrival_order(view: DispatchView, heads: dict[RunId, WorkItem]) -> list[Work
     """Heads by waiting time, submission order among equals."""
     order = {run.run_id: run.order for run in view.runs}
     return sorted(heads.values(), key=lambda i: (i.waiting_since_s, order[i.run_id]))
+
+
+def finishing_first(queue: Sequence[WorkItem]) -> list[WorkItem]:
+    """The same order, but what ends an update that has begun goes before what begins one."""
+    return sorted(queue, key=lambda item: not item.finishes)
 
 
 def serve(

@@ -122,7 +122,8 @@ class Span:
     """``rollout``, ``forward``, ``train``, ``optim``, ``load``."""
     t0: float
     t1: float
-    threads: int
+    threads: float
+    """On average: a worker's share of the cores changes as others come and go."""
     tokens: int
     steps: int
     tokens_by_run: dict[RunId, int]

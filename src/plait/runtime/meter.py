@@ -1,7 +1,7 @@
 """Meter: a worker's account of its own time, merged into spans of readable length.
 
-Consecutive slices of the same kind, thread count and set of runs become one span until it is
-``SPAN_S`` long; a change of any of them, or a gap, starts a new one.
+Consecutive slices of the same kind and set of runs become one span until it is ``SPAN_S`` long; a
+change of either, or a gap, starts a new one.
 """
 
 from dataclasses import replace
@@ -50,18 +50,17 @@ class Meter:
 
 
 def _joins(a: Span, b: Span) -> bool:
-    same = (a.kind, a.threads, a.tokens_by_run.keys()) == (
-        b.kind,
-        b.threads,
-        b.tokens_by_run.keys(),
-    )
+    same = a.kind == b.kind and a.tokens_by_run.keys() == b.tokens_by_run.keys()
     return same and b.t0 - a.t1 < GAP_S
 
 
 def _join(a: Span, b: Span) -> Span:
+    took_a, took_b = a.t1 - a.t0, b.t1 - b.t0
+    threads = (a.threads * took_a + b.threads * took_b) / (took_a + took_b or 1.0)
     return replace(
         b,
         t0=a.t0,
+        threads=round(threads, 2),
         tokens=a.tokens + b.tokens,
         steps=a.steps + b.steps,
         n_preempted=a.n_preempted + b.n_preempted,

@@ -17,6 +17,7 @@ from plait.core.operations import (
     ForwardBackward,
     ForwardResult,
     Load,
+    OptimStep,
     Result,
     TrainOp,
 )
@@ -102,6 +103,7 @@ class TrainerQueue:
                 ),
                 tokens=q[0].tokens,
                 waiting_since_s=q[0].since_s,
+                finishes=isinstance(q[0].op, OptimStep) and bool(self._roster[run_id].uncommitted),
             )
             for run_id, q in self._queues.items()
             if q and not self._roster[run_id].paused

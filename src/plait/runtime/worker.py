@@ -1,6 +1,6 @@
 """Worker process: hosts engines, takes commands between forward steps, reports what it did.
 
-It decides nothing but how many threads the next step gets (``Shares``). One training operation runs
+It decides nothing but how many threads it computes with (``Team``). One training operation runs
 at a time and gives way to a rollout step after each micro-batch when both live here. Ends when told
 to, or when the head is gone. It gives its cores back before it answers the last thing asked of it,
 so that whoever works next on the answer has the whole machine, every time.
@@ -26,6 +26,7 @@ from plait.runtime.carry import carry_out
 from plait.runtime.meter import Meter
 from plait.runtime.rolling import Rolling
 from plait.runtime.shares import Shares
+from plait.runtime.team import Team
 
 REPORT_S = 0.1
 """How often spans are sent: ten a second keep a live view current and cost nothing."""
@@ -34,8 +35,8 @@ REPORT_S = 0.1
 class Worker:
     """One worker's loop."""
 
-    def __init__(self, conn: Connection, config: m.WorkerConfig, shares: Shares) -> None:
-        self._conn, self._config, self._shares = conn, config, shares
+    def __init__(self, conn: Connection, config: m.WorkerConfig, team: Team) -> None:
+        self._conn, self._config, self._team = conn, config, team
         self._meter = Meter()
         self._reported_s = 0.0
         self._stopping = False
@@ -55,9 +56,11 @@ class Worker:
             max_seqs=c.max_seqs,
             train_memory_bytes=c.train_memory_bytes,
             options=c.options,
+            on_layer=self._team.claim,
         )
         self._engines: Engines = make_engines(c.engine, engine_config)
         self._engines.set_threads(c.cores)
+        self._team.serves(self._engines.set_threads)
         engine = self._engines.rollout
         self._rolling = None if engine is None else Rolling(engine)
         peak = self._engines.peak_flops() if c.slot == 0 else 0.0
@@ -70,7 +73,7 @@ class Worker:
             if not busy:
                 self._meter.close()
                 self._report(force=True)
-                self._shares.release()
+                self._team.release()
             while not self._stopping and self._conn.poll(0 if busy or self._busy() else None):
                 self._handle(self._conn.recv())
             if self._train and not self._stopping:
@@ -109,10 +112,9 @@ class Worker:
                 self._stopping = True
 
     def _rollout_step(self, rolling: Rolling) -> None:
-        threads = self._share()
-        t0 = time.monotonic()
+        t0 = self._team.begin()
         step, ends_run = rolling.step()
-        t1 = time.monotonic()
+        t1, threads = self._team.end()
         self._meter.add(
             m.Span(
                 kind="rollout",
@@ -142,8 +144,7 @@ class Worker:
     def _train_slice(self) -> None:
         """One micro-batch of the operation at the head of the queue; answers when it is done."""
         task = self._train[0]
-        threads = self._share()
-        t0 = time.monotonic()
+        t0 = self._team.begin()
         if self._slices is None:
             self._slices = self._carry_out(task)
             self._started_s = t0
@@ -157,6 +158,7 @@ class Worker:
             self._end_task()
             self.fail(task.op.op_id, e)
             return
+        t1, threads = self._team.end()
         kind = {"ForwardBackward": "train", "Forward": "forward", "OptimStep": "optim"}.get(
             type(task.op).__name__, "load"
         )
@@ -164,7 +166,7 @@ class Worker:
             m.Span(
                 kind=kind,
                 t0=t0,
-                t1=time.monotonic(),
+                t1=t1,
                 threads=threads,
                 tokens=tokens,
                 steps=1,
@@ -173,7 +175,7 @@ class Worker:
         )
         if result is not None:
             self._end_task()
-            seconds = time.monotonic() - self._started_s
+            seconds = t1 - self._started_s
             self._conn.send(m.Finished(op_id=task.op.op_id, result=result, seconds=seconds))
 
     def _end_task(self) -> None:
@@ -186,14 +188,9 @@ class Worker:
             raise EngineError(f"worker {self._config.worker_id} does not train")
         return (yield from carry_out(self._engines.train, task))
 
-    def _share(self) -> int:
-        threads = self._shares.claim()
-        self._engines.set_threads(threads)
-        return threads
-
     def _release_if_idle(self) -> None:
         if not self._busy():
-            self._shares.release()
+            self._team.release()
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -240,11 +237,11 @@ def main() -> None:
     conn = Connection(int(sys.argv[1]))
     try:
         config: m.WorkerConfig = conn.recv()
-        shares = Shares(sys.argv[2], slot=config.slot, cores=config.cores)
+        team = Team(Shares(sys.argv[2], slot=config.slot, cores=config.cores))
         try:
-            Worker(conn, config, shares).run()
+            Worker(conn, config, team).run()
         finally:
-            shares.release()
+            team.release()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 

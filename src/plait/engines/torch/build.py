@@ -25,11 +25,14 @@ def build(config: EngineConfig) -> Engines:
             block_size=config.block_size,
             max_seqs=config.max_seqs,
             prefix_cache=config.options.get("prefix_cache", 1.0) > 0,
+            on_layer=config.on_layer,
         )
     if config.train:
         from plait.engines.torch.trainer import TorchTrain
 
-        train = TorchTrain(config.model_dir, memory_bytes=config.train_memory_bytes)
+        train = TorchTrain(
+            config.model_dir, memory_bytes=config.train_memory_bytes, on_layer=config.on_layer
+        )
     _return_freed_memory()
     return Engines(
         rollout=rollout,

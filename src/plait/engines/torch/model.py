@@ -76,6 +76,7 @@ def forward(
     *,
     adapters: Adapters | None = None,
     linear: Linear = F.linear,
+    on_layer: Callable[[], None] = lambda: None,
 ) -> torch.Tensor:
     """Final hidden states ``h_ND`` (normed), to be multiplied by ``weights.head`` where needed."""
     a = weights.arch
@@ -88,6 +89,7 @@ def forward(
 
     x = F.embedding(tokens_N, weights.embed)
     for i, layer in enumerate(weights.layers):
+        on_layer()
         h = F.rms_norm(x, (a.hidden,), layer.ln1, a.eps)
         qkv = project(i, "qkv", h, layer.qkv, layer.qkv_bias).view(n, -1, a.head_dim)
         if layer.q_norm is not None:

@@ -5,6 +5,7 @@ requests make sense is ``intake``'s. Holds no clock and no thread; not thread-sa
 """
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class TorchRollout:
         max_seqs: int = 64,
         prefix_cache: bool = True,
         pack: bool = True,
+        on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         cache: Path | None = None,
@@ -79,6 +81,7 @@ class TorchRollout:
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
+        self._on_layer = on_layer
 
     def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
         """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
@@ -177,6 +180,7 @@ class TorchRollout:
             attend(self._kv, batch),
             adapters=None if lora.is_empty else lora,
             linear=self._linear,
+            on_layer=self._on_layer,
         )
         self._scheduler.advance(plan)
         return self._draw(batch, h_ND) if batch.draws else []

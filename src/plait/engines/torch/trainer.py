@@ -54,11 +54,13 @@ class TorchTrain:
         *,
         memory_bytes: int = MEMORY_BYTES,
         max_tokens: int | None = None,
+        on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
+        self._on_layer = on_layer
         self._weights = load_weights(model_dir, dtype=dtype, device=device)
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
@@ -186,7 +188,7 @@ class TorchTrain:
         return tuple(out)
 
     def _logprobs(self, batch: Packed, params: RunParams | None) -> torch.Tensor:
-        return logprobs(self._weights, self._rope, batch, params)
+        return logprobs(self._weights, self._rope, batch, params, self._on_layer)
 
     def _learn(
         self, batch: Packed, params: RunParams, loss: Chosen, reports: list[Report]

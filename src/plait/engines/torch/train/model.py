@@ -4,6 +4,8 @@ The same arithmetic as ``engines.torch.model``, in pieces that bring their own b
 (``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -11,18 +13,28 @@ from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import target_logprobs
-from plait.engines.torch.train.ops import Norm, gated_linear, linear, norm
+from plait.engines.torch.train.ops import Norm, gated_linear, linear, norm, pausing
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.weights import Layer, Weights
 
 
-def logprobs(weights: Weights, rope: Rope, batch: Packed, params: RunParams | None) -> torch.Tensor:
-    """Log-probs ``(M,)`` at the scored positions; the base model's where ``params`` is ``None``."""
+def logprobs(
+    weights: Weights,
+    rope: Rope,
+    batch: Packed,
+    params: RunParams | None,
+    on_layer: Callable[[], None] = lambda: None,
+) -> torch.Tensor:
+    """Log-probs ``(M,)`` at the scored positions; the base model's where ``params`` is ``None``.
+
+    ``on_layer`` is called between layers, in the backward pass too.
+    """
     a = weights.arch
     fused = {} if params is None else params.fused
     attention = Attention(batch, a, rope.at(batch.positions_N))
     x = F.embedding(batch.tokens_N, weights.embed)
     for i, layer in enumerate(weights.layers):
+        x = pausing(x, on_layer)
         ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
         qkv = linear(x, layer.qkv, layer.qkv_bias, fused.get((i, "qkv")), before=ln1)
         if layer.q_norm is not None:

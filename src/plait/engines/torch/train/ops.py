@@ -10,6 +10,7 @@ Shapes: N tokens, D hidden, I inputs and O outputs of a fused projection, J inne
 adapted layers of rank R in one fused projection.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -55,6 +56,24 @@ def gated_linear(
     """``linear`` of ``silu(gate) · up``. Uses up ``gate_up`` in the backward pass."""
     marker = None if fused is None else fused.marker
     return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, fused)
+
+
+def pausing(x_ND: torch.Tensor, on_pass: Callable[[], None]) -> torch.Tensor:
+    """``x`` itself; ``on_pass`` is called now, and when the backward pass comes by."""
+    return _Pausing.apply(x_ND, on_pass)
+
+
+class _Pausing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_ND, on_pass):
+        on_pass()
+        ctx.on_pass = on_pass
+        return x_ND.view_as(x_ND)
+
+    @staticmethod
+    def backward(ctx, dx_ND):
+        ctx.on_pass()
+        return dx_ND, None
 
 
 class _Norm(torch.autograd.Function):
