@@ -10,6 +10,7 @@ from benchmarks.figure import RESULTS, Measured
 from benchmarks.live.launches import run, specs_of, spread
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
+from plait.runtime.settings import BLOCK_SIZE
 
 AT_LEAST = 1.2
 BUDGET = 0.4
@@ -43,7 +44,7 @@ def budget_blocks(n: int, share: float) -> int:
         group_size=SAMPLES,
         prompt_tokens=PROMPT,
         max_new_tokens=MAX_TOKENS,
-        block_size=16,
+        block_size=BLOCK_SIZE,
     )
     return int(share * n * worst)
 

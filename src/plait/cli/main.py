@@ -37,7 +37,7 @@ Policy = Annotated[
     ),
 ]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
-KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 16 tokens; 0 sizes them.", min=0)]
+KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
 
 
 @app.command()

@@ -1,11 +1,12 @@
 """Learn: one update from one collected batch: reference pass, gradient, optimizer step, publish."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from plait.algos.batch import Scored, build_batch
 from plait.algos.datums import with_reference
-from plait.core.operations import StepResult
+from plait.core.operations import ForwardResult, StepResult
 from plait.jobs.collect import Collected
 from plait.jobs.context import JobContext
 
@@ -58,11 +59,12 @@ async def learn(
         data = with_reference(data, reference.logprobs)
     t1 = context.now()
     versions = [e.version for e in collected.episodes if e.version is not None]
-    gradient = await client.forward_backward(data, spec.algorithm.loss, spec.algorithm.loss_config)
     adam = spec.adam(step)
     staleness = client.version - min(versions, default=client.version)
+    loss = spec.algorithm.loss, spec.algorithm.loss_config
+    gradient = asyncio.create_task(client.forward_backward(data, *loss))
 
-    def learned(stepped: StepResult) -> Learned:
+    def learned(gradient: ForwardResult, stepped: StepResult) -> Learned:
         return Learned(
             version=stepped.version,
             groups=n_groups,
@@ -75,7 +77,15 @@ async def learn(
             metrics={**gradient.metrics, **stepped.metrics},
         )
 
-    stepped = await client.optim_step(adam, progress=lambda done: progress(learned(done)))
-    result, t2 = learned(stepped), context.now()
+    async def kept(stepped: StepResult) -> dict[str, object]:
+        return progress(learned(await gradient, stepped))
+
+    # Asked for at once, so that no other run's gradient comes between the two.
+    stepping = asyncio.create_task(client.optim_step(adam, progress=kept))
+    done = await asyncio.gather(gradient, stepping, return_exceptions=True)
+    if failed := next((d for d in done if isinstance(d, BaseException)), None):
+        raise failed
+    stepped = stepping.result()
+    result, t2 = learned(gradient.result(), stepped), context.now()
     await client.publish(stepped.version)
     return replace(result, publish_s=context.now() - t2)

@@ -4,11 +4,13 @@ The one path to the engines: job controllers, the Python API and every other doo
 mutation is accepted by the store under ``(run_id, seq)`` before it is queued; a new version is on
 disk before its row is committed and committed before anyone can sample it. Mutations of a run are
 carried out one after another, each to its end: the next one builds on the version that this one
-commits.
+commits. A gradient commits none, so the optimizer step may be asked for while it is under way: then
+nothing of another run comes between them. If the gradient fails, so does the step.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -34,12 +36,13 @@ from plait.core.operations import (
 )
 from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
+from plait.runtime.gradients import Gradient, Gradients, check_none_failed
 from plait.runtime.head import Head
 from plait.runtime.ledger import Ledger
 from plait.store.files import in_the_way
 from plait.store.rows import Json
 
-Progress = Json | Callable[[StepResult], Json] | None
+Progress = Json | Callable[[StepResult], Json | Awaitable[Json]] | None
 
 
 class RunClient:
@@ -56,8 +59,10 @@ class RunClient:
         self._head, self.facts = head, facts
         self._ledger, self._versions_dir = ledger, versions_dir
         self._n_ops = 0
+        self._gradients = Gradients()
         self._turn = asyncio.Lock()
-        """Held for the whole of a mutation. First come, first served."""
+        """Held for the whole of a mutation, or until a gradient is queued. First come, first
+        served."""
 
     @property
     def version(self) -> int:
@@ -131,16 +136,19 @@ class RunClient:
         self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
     ) -> ForwardResult:
         """Accumulate the gradient of a token-summed loss."""
-        async with self._turn:
-            op = ForwardBackward(
-                op_id=self._op_id(),
-                run_id=self.facts.spec.run_id,
-                seq=self._seq,
-                data=tuple(data),
-                loss=loss,
-                loss_config=dict(config or {}),
-            )
-            result = await self._mutate(op)
+        before = self._gradients.before()
+        with self._gradients.one() as this:
+            async with self._turn:
+                op = ForwardBackward(
+                    op_id=self._op_id(),
+                    run_id=self.facts.spec.run_id,
+                    seq=self._seq,
+                    data=tuple(data),
+                    loss=loss,
+                    loss_config=dict(config or {}),
+                )
+                this.queued = await self._queue(op, before)
+            result = await self._ended(op, this.queued)
         assert isinstance(result, ForwardResult)
         return result
 
@@ -150,11 +158,12 @@ class RunClient:
         ``progress`` is the controller's own state, committed with the version; a function of what
         the step did, if it needs that.
         """
+        before = self._gradients.before()
         async with self._turn:
             op = OptimStep(
                 op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq, adam=adam
             )
-            return await self._commit(op, self.version + 1, progress=progress)
+            return await self._commit(op, self.version + 1, progress=progress, behind=before)
 
     async def publish(self, version: int | None = None) -> None:
         """Make the committed version samplable."""
@@ -189,7 +198,7 @@ class RunClient:
                 path=target,
                 optimizer=optimizer,
             )
-            result = await self._mutate(op)
+            result = await self._ended(op, await self._queue(op))
         assert isinstance(result, Done)
         return result.path
 
@@ -246,10 +255,21 @@ class RunClient:
             self.facts.published.discard(old)
             self._head.samples.drop_version(run_id, old)
 
-    async def _mutate(self, op: ForwardBackward | Save) -> Result:
+    async def _queue(
+        self, op: ForwardBackward | Save, behind: tuple[Gradient, ...] = ()
+    ) -> "asyncio.Future[Result]":
         await self._ledger.accept(op)
         try:
-            result = await self._head.queue.submit(op)
+            check_none_failed(behind)
+            return self._head.queue.submit(op)
+        except PlaitError as error:
+            await self._ledger.fail(op, error)
+            raise
+
+    async def _ended(self, op: ForwardBackward | Save, queued: "asyncio.Future[Result]") -> Result:
+        """The result of an operation that makes no version, once its end is in the store."""
+        try:
+            result = await queued
         except PlaitError as error:
             await self._ledger.fail(op, error)
             raise
@@ -257,16 +277,24 @@ class RunClient:
         return result
 
     async def _commit(
-        self, op: Create | OptimStep | Load, version: int, *, progress: Progress = None
+        self,
+        op: Create | OptimStep | Load,
+        version: int,
+        *,
+        progress: Progress = None,
+        behind: tuple[Gradient, ...] = (),
     ) -> StepResult:
         """Carry out an operation that makes a version: on disk, then in the store, then visible."""
         await self._ledger.accept(op, version)
         path = str(self._versions_dir / f"{version:06d}")
         try:
+            check_none_failed(behind)
             result = await self._head.queue.submit(op, save_to=path)
             metrics = result.metrics if isinstance(result, StepResult) else {}
             step = StepResult(version=version, metrics=metrics)
             kept = progress(step) if callable(progress) else progress
+            if inspect.isawaitable(kept):
+                kept = await kept
             await self._ledger.commit(op, version, path, kept)
         except BaseException as error:
             if self.facts.version != version:  # the worker may have gone ahead of what is kept

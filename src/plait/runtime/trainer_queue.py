@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from plait.core.errors import PlaitError, WorkerLost
+from plait.core.errors import EngineError, PlaitError, WorkerLost
 from plait.core.ids import OpId, RunId
 from plait.core.operations import (
     Create,
@@ -27,6 +27,7 @@ from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
+from plait.runtime.gradients import REASON
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
 
@@ -89,8 +90,8 @@ class TrainerQueue:
         if self._running is not None or self._worker is None:
             return
         for run_id, queue in self._queues.items():
-            while queue and queue[0].future.cancelled():
-                queue.popleft()
+            while queue and queue[0].future.done():  # cancelled, or failed with what came before
+                self._fail_behind(queue.popleft())
                 if not queue:
                     self._stage(self._roster[run_id], None)
         items = tuple(
@@ -136,6 +137,7 @@ class TrainerQueue:
         if isinstance(result, PlaitError):
             self._keep(facts, pending, known=False)
             _answer(pending.future, result)
+            self._fail_behind(pending)
         else:
             self._keep(facts, pending, known=True)
             seen = timing.TimingObservation(
@@ -164,6 +166,7 @@ class TrainerQueue:
             kind = type(pending.op).__name__
             error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
             _answer(pending.future, error)
+            self._fail_behind(pending)
             return pending.op.run_id
         self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
         return None
@@ -187,6 +190,16 @@ class TrainerQueue:
         self._resident.discard(run_id)
         if self._worker is not None:
             self._worker.send(m.DropRun(run_id=run_id))
+
+    def _fail_behind(self, failed: _Pending) -> None:
+        """A gradient that failed takes along the gradients and steps that are queued behind it."""
+        if not isinstance(failed.op, ForwardBackward):
+            return
+        for pending in self._queues.get(failed.op.run_id, ()):
+            if isinstance(pending.op, ForwardBackward | OptimStep):
+                _answer(pending.future, EngineError(REASON))
+            if isinstance(pending.op, Load):
+                return
 
     def _keep(self, facts: RunFacts, pending: _Pending, *, known: bool) -> None:
         """The run's state is on the worker, unless nobody wants it or will commit it.

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from plait.core.ids import RunId
 
 BLOCK_SIZE = 16
-"""Tokens per block: vLLM's choice too. Half a block is wasted per sample; a shared prefix is found
-only in whole blocks."""
+"""Tokens per block where none is given: vLLM's choice, right for a GPU's kernels. Half a block is
+wasted per sample; a shared prefix is found only in whole blocks."""
 
 Policy = tuple[RunId, int | None]
 """Run and version whose weights made the content."""

@@ -19,9 +19,9 @@ from plait.core.ids import RunId
 from plait.engines.torch.blocks import Blocks
 from plait.engines.torch.sequence import Sequence
 
-GROWTH_BLOCKS = 0.5
-"""Blocks kept free per running sample when another is admitted: each takes one every 16 tokens, so
-that this postpones the first preemption by about eight steps."""
+GROWTH_TOKENS = 8
+"""Tokens' worth of blocks kept free per running sample when another is admitted: that postpones the
+first preemption by about so many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class Scheduler:
         """Hold blocks for all tokens so far, reusing what is known of them."""
         found, chain = self.blocks.find(s.policy, s.tokens)
         n_new = self.blocks.blocks_for(len(s.tokens)) - len(found)
-        need = n_new + int(n_active * GROWTH_BLOCKS)
+        need = n_new + self._growth(n_active)
         while need + sum(map(self.blocks.is_idle, found)) > self.blocks.n_available:
             paused = self._newest_paused()
             if paused is None:
@@ -196,7 +196,7 @@ class Scheduler:
             n_next = len(forked) + 1 + len(plan.forks)
             if len(forked) == room:
                 break
-            if n_next + int(n_active * GROWTH_BLOCKS) > self.blocks.n_available:
+            if n_next + self._growth(n_active) > self.blocks.n_available:
                 plan.short_of_blocks.add(s.policy[0])
                 break
             self.blocks.share(leader.blocks)
@@ -205,6 +205,10 @@ class Scheduler:
             forked.append(s)
             n_active += 1
         self._start(forked)
+
+    def _growth(self, n_active: int) -> int:
+        """Blocks to be kept free for samples that run."""
+        return n_active * GROWTH_TOKENS // self.blocks.block_size
 
     def _start(self, sequences: list[Sequence]) -> None:
         if sequences:
