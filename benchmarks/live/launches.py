@@ -5,9 +5,10 @@ Starting workers is left out of every time: it is paid once per launch, whatever
 
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plait.cli.run import drive
 from plait.core.errors import EngineError
@@ -28,7 +29,7 @@ class Run:
     stats: LaunchStats
     wall_s: float
     work_s: float
-    """Machine time of everything computed: spans by their share of the cores."""
+    """Machine time of everything computed: at each moment the cores held, all of them at most."""
 
 
 def specs_of(text: str) -> tuple[JobSpec, ...]:
@@ -64,13 +65,27 @@ def read(directory: Path) -> Run:
     added = [e["t"] for e in launch.events if e["kind"] == "added"]
     ended = [e["t"] for e in launch.events if e["kind"] == "finished"]
     cores = launch.info["machine"]["cores"]
-    work = sum((s["t1"] - s["t0"]) * s["threads"] / cores for s in launch.spans)
     return Run(
         launch=launch,
         stats=launch_stats(launch),
         wall_s=max(ended) - min(added),
-        work_s=work,
+        work_s=machine_time(launch.spans, cores),
     )
+
+
+def machine_time(spans: Iterable[Mapping[str, Any]], cores: int) -> float:
+    """Seconds of the whole machine that ``spans`` held. While one worker gives a core to another
+    both may be on it for a moment: that counts once."""
+    changes = sorted(
+        change
+        for s in spans
+        for change in ((s["t0"], s["threads"] / cores), (s["t1"], -s["threads"] / cores))
+    )
+    total = held = since = 0.0
+    for t, change in changes:
+        total += min(1.0, held) * (t - since)
+        held, since = held + change, t
+    return total
 
 
 def spread(values: Iterable[float]) -> float:

@@ -3,30 +3,30 @@
 from benchmarks.live.launches import specs_of
 from plait.jobs.spec import JobSpec
 
-CALLS = 3
+CALLS = 5
 """Tool calls of every sample."""
 
 
 def search_jobs(
-    latency_s: float, *, steps: int = 3, n_jobs: int = 4, max_tokens: int = 8
+    latency_s: float, *, steps: int = 3, n_jobs: int = 4, samples: int = 4
 ) -> tuple[JobSpec, ...]:
-    """SmolLM2 jobs of 8 samples a step, ``CALLS`` calls each, every turn of ``max_tokens``."""
+    """SmolLM2 jobs of one group a step: ``CALLS`` short queries a sample, and what they found."""
     jobs = "\n".join(f"  - {{name: search-{i}, seed: {i}}}" for i in range(n_jobs))
     return specs_of(
         f"""
 model: smollm2-135m
 defaults:
-  groups: 2
-  samples: 4
+  groups: 1
+  samples: {samples}
   steps: {steps}
   sampling: {{ignore_eos: true}}
-  limits: {{max_prompt_tokens: 512, max_tokens: {max_tokens}}}
+  limits: {{max_prompt_tokens: 512, max_tokens: 4}}
   optimizer: {{learning_rate: 1.0e-5}}
   environment:
     name: search
     examples: 0
     fixed_calls: {CALLS}
-    result_tokens: [8, 24]
+    result_tokens: [8, 12]
     latency_s: {latency_s}
 jobs:
 {jobs}

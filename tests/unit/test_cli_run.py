@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plait.cli.run import conclude
+from plait.cli.run import check_new, conclude
+from plait.core.errors import ConfigError
 from plait.core.runs import Stage
 from plait.jobs.launch import Outcome
 
@@ -27,3 +28,16 @@ def test_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert json.loads(said.out)["interrupted"] == ["b"]
     assert said.err == "interrupted: go on with  plait run --resume d\n"
+
+
+def test_a_launch_gets_a_new_or_an_empty_directory(tmp_path: Path) -> None:
+    check_new(tmp_path)
+    check_new(tmp_path / "new")
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="not an empty directory: give --dir a new one"):
+        check_new(tmp_path)
+    with pytest.raises(ConfigError, match="not an empty directory"):
+        check_new(tmp_path / "thesis.tex")
+    (tmp_path / "launch.json").touch()
+    with pytest.raises(ConfigError, match="holds a launch already: use --resume"):
+        check_new(tmp_path)

@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from plait.cli.console import show
-from plait.cli.run import conclude, drive
-from plait.core.errors import ConfigError
+from plait.cli.run import check_new, conclude, drive
 from plait.core.runs import Stage
 from plait.jobs.load import load_jobs
 from plait.obs.intervals import difference_ci95
@@ -23,8 +22,8 @@ from plait.runtime.settings import Settings
 
 def demo_command(directory: Path | None, *, cores: int, as_json: bool) -> int:
     """Run the demo and print its table; exit code 1 if a job failed."""
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise ConfigError(f"{directory} is not empty: give --dir a new directory")
+    if directory is not None:
+        check_new(directory)
     root = directory or Path(tempfile.mkdtemp(prefix="plait-demo-"))
     with as_file(files("plait.jobs") / "demo.yaml") as file:
         specs = load_jobs([file])

@@ -56,8 +56,7 @@ def run_command(
     else:
         specs, sharing = load_jobs(files), make_policy(policy or DEFAULT)
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        if (target / "launch.json").exists():
-            raise ConfigError(f"{target} holds a launch already: use --resume {target}")
+        check_new(target)
         settings = Settings(cores=cores, kv_blocks=kv_blocks, deterministic=deterministic)
     try:
         outcomes = asyncio.run(
@@ -68,6 +67,14 @@ def run_command(
             _say_how_to_resume(target)
         return INTERRUPTED
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
+
+
+def check_new(directory: Path) -> None:
+    """ConfigError unless a launch may be made there: what a user owns is not mixed with ours."""
+    if (directory / "launch.json").exists():
+        raise ConfigError(f"{directory} holds a launch already: use --resume {directory}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"{directory} is not an empty directory: give --dir a new one")
 
 
 async def drive(

@@ -1,10 +1,11 @@
 """Files: directories that appear whole or not at all, and what a resume does to logs.
 
 Invariants: a directory under its final name is complete and on the disk (files, directory and
-parent are fsynced before and after the rename), and is never written again. Everything half-made
-or half-removed carries a prefix that ``sweep`` clears. A version's directory is sealed before its
-row is committed and its row is dropped before its directory is removed, so a row always has its
-directory; a directory without a row is the trace of a crash in between.
+parent are fsynced before and after the rename); only another attempt at what was never committed
+replaces it. Everything half-made or half-removed carries a prefix that ``sweep`` clears. A version's
+directory is sealed before its row is committed and its row is dropped before its directory is
+removed, so a row always has its directory; a directory without a row is the trace of a crash in
+between.
 
 Which versions are kept is the caller's decision; the rows are ``store.mutations``'.
 """
@@ -35,86 +36,6 @@ class Swept:
     missing: tuple[int, ...]
 
 
-class SealedDirs:
-    """Directories under one root, each written once. One process owns the root."""
-
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
-
-    def path(self, name: str) -> Path:
-        """Where ``name`` lies, or will lie, once sealed."""
-        return self.root / name
-
-    def stage(self, name: str) -> Path:
-        """An empty directory to write into; what an earlier attempt left there is cleared."""
-        staging = self.root / f"{STAGING}{name}"
-        with disk_errors(self.root):
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-        return staging
-
-    def seal(self, name: str, *, replace: bool = False) -> Path:
-        """Make the staged directory durable and visible, or nothing of it (StoreError).
-
-        ``replace``: one of that name, from an attempt that was never committed, gives way.
-        """
-        staging, final = self.root / f"{STAGING}{name}", self.path(name)
-        if final.exists() and not replace:
-            raise StoreError(f"{final} exists already: a sealed directory is never written again")
-        with disk_errors(self.root):
-            for file in sorted(staging.rglob("*"), reverse=True):
-                _fsync(file)
-            _fsync(staging)
-            self.remove(name)
-            staging.rename(final)
-            _fsync(self.root)
-        return final
-
-    def write(self, name: str, fill: Callable[[Path], None]) -> Path:
-        """Stage, fill, seal; whatever ``fill`` raises, nothing half-written stays."""
-        staging = self.stage(name)
-        try:
-            with disk_errors(self.root):
-                fill(staging)
-            return self.seal(name)
-        except BaseException:
-            self.discard(name)
-            raise
-
-    def discard(self, name: str) -> None:
-        """Clear a staged directory that will not be sealed."""
-        shutil.rmtree(self.root / f"{STAGING}{name}", ignore_errors=True)
-
-    def remove(self, name: str) -> None:
-        """Remove a sealed directory: out of sight first, then file by file."""
-        leaving = self.root / f"{LEAVING}{name}"
-        with disk_errors(self.root):
-            shutil.rmtree(leaving, ignore_errors=True)
-            if self.path(name).exists():
-                self.path(name).rename(leaving)
-                shutil.rmtree(leaving)
-
-    def names(self) -> list[str]:
-        """Sealed directories, in order."""
-        if not self.root.is_dir():
-            return []
-        return sorted(
-            entry.name
-            for entry in self.root.iterdir()
-            if entry.is_dir() and not entry.name.startswith((STAGING, LEAVING))
-        )
-
-    def clear_unfinished(self) -> list[str]:
-        """Remove what a crash left half-made or half-removed; the names."""
-        if not self.root.is_dir():
-            return []
-        found = [e for e in self.root.iterdir() if e.name.startswith((STAGING, LEAVING))]
-        with disk_errors(self.root):
-            for entry in found:
-                shutil.rmtree(entry)
-        return sorted(entry.name for entry in found)
-
-
 class VersionWriter:
     """``with VersionWriter(final) as directory``: fill it, and it appears as ``final``, whole.
 
@@ -124,10 +45,13 @@ class VersionWriter:
 
     def __init__(self, final: str | Path) -> None:
         self._final = Path(final)
-        self._dirs = SealedDirs(self._final.parent)
+        self._staging = self._final.with_name(f"{STAGING}{self._final.name}")
 
     def __enter__(self) -> Path:
-        return self._dirs.stage(self._final.name)
+        with disk_errors(self._final.parent):
+            shutil.rmtree(self._staging, ignore_errors=True)
+            self._staging.mkdir(parents=True)
+        return self._staging
 
     def __exit__(
         self,
@@ -137,11 +61,22 @@ class VersionWriter:
     ) -> None:
         try:
             if error is None:
-                self._dirs.seal(self._final.name, replace=True)
+                self._seal()
         finally:
-            self._dirs.discard(self._final.name)
+            shutil.rmtree(self._staging, ignore_errors=True)
         if isinstance(error, OSError):
             raise disk_error(self._final.parent, error) from error
+
+    def _seal(self) -> None:
+        """Make what was staged durable, then visible."""
+        root = self._final.parent
+        with disk_errors(root):
+            for file in sorted(self._staging.rglob("*"), reverse=True):
+                _fsync(file)
+            _fsync(self._staging)
+            _remove(self._final)
+            self._staging.rename(self._final)
+            _fsync(root)
 
 
 def in_the_way(final: Path) -> Path | None:
@@ -154,34 +89,20 @@ def in_the_way(final: Path) -> Path | None:
 
 
 class VersionDirs:
-    """A run's version directories: ``versions/000012``."""
+    """A run's version directories: ``versions/000012``. One process owns the root."""
 
     def __init__(self, root: str | Path) -> None:
-        self._dirs = SealedDirs(root)
+        self.root = Path(root)
 
     def path(self, version: int) -> Path:
         """Where a version lies once sealed."""
-        return self._dirs.path(_name(version))
-
-    def stage(self, version: int) -> Path:
-        """An empty directory for whoever writes the version, in any process."""
-        return self._dirs.stage(_name(version))
-
-    def seal(self, version: int) -> Path:
-        """Make what was staged durable and visible."""
-        return self._dirs.seal(_name(version))
-
-    def write(self, version: int, fill: Callable[[Path], None]) -> Path:
-        """Stage, fill, seal."""
-        return self._dirs.write(_name(version), fill)
-
-    def discard(self, version: int) -> None:
-        """Clear a staged version that will not be sealed."""
-        self._dirs.discard(_name(version))
+        return self.root / f"{version:06d}"
 
     def versions(self) -> list[int]:
         """Sealed versions, in order."""
-        return [int(name) for name in self._dirs.names() if name.isdecimal()]
+        if not self.root.is_dir():
+            return []
+        return sorted(int(e.name) for e in self.root.iterdir() if e.name.isdecimal())
 
     def surplus(self, keep_last: int, keep: set[int]) -> list[int]:
         """What ``gc`` would remove: all but the last ``keep_last`` (at least one) and ``keep``."""
@@ -190,18 +111,20 @@ class VersionDirs:
     def gc(self, keep_last: int, keep: set[int]) -> list[int]:
         """Remove the surplus, whose rows the caller has dropped before; the versions removed."""
         surplus = self.surplus(keep_last, keep)
-        for version in surplus:
-            self._dirs.remove(_name(version))
+        with disk_errors(self.root):
+            for version in surplus:
+                _remove(self.path(version))
         return surplus
 
     def sweep(self, committed: Iterable[int]) -> Swept:
-        """On recovery: remove what is half-made and what has no row."""
+        """On recovery: remove what is half-made or half-removed and what has no row."""
         rows = set(committed)
-        removed = self._dirs.clear_unfinished()
-        for version in self.versions():
-            if version not in rows:
-                self._dirs.remove(_name(version))
-                removed.append(_name(version))
+        with disk_errors(self.root):
+            removed = _clear_unfinished(self.root)
+            for version in self.versions():
+                if version not in rows:
+                    _remove(self.path(version))
+                    removed.append(self.path(version).name)
         missing = sorted(rows - set(self.versions()))
         return Swept(removed=tuple(removed), missing=tuple(missing))
 
@@ -260,8 +183,23 @@ def disk_error(where: Path, error: OSError) -> StoreError:
     )
 
 
-def _name(version: int) -> str:
-    return f"{version:06d}"
+def _remove(directory: Path) -> None:
+    """Remove a sealed directory, if it is there: out of sight first, then file by file."""
+    leaving = directory.with_name(f"{LEAVING}{directory.name}")
+    shutil.rmtree(leaving, ignore_errors=True)
+    if directory.exists():
+        directory.rename(leaving)
+        shutil.rmtree(leaving)
+
+
+def _clear_unfinished(root: Path) -> list[str]:
+    """Remove what a crash left half-made or half-removed; the names."""
+    if not root.is_dir():
+        return []
+    found = sorted(e for e in root.iterdir() if e.name.startswith((STAGING, LEAVING)))
+    for entry in found:
+        shutil.rmtree(entry)
+    return [entry.name for entry in found]
 
 
 def _later(step: object, keep_step: int) -> bool:
