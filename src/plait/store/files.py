@@ -2,8 +2,8 @@
 
 Invariants: a directory under its final name is complete and on the disk (files, directory and
 parent are fsynced before and after the rename); only another attempt at what was never committed
-replaces it. Everything half-made or half-removed carries a prefix that ``sweep`` clears. A version's
-directory is sealed before its row is committed and its row is dropped before its directory is
+replaces it. Everything half-made or half-removed carries a prefix that ``sweep`` clears. A
+version's directory is sealed before its row is committed and its row is dropped before it is
 removed, so a row always has its directory; a directory without a row is the trace of a crash in
 between.
 
