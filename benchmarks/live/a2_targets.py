@@ -21,8 +21,11 @@ FASTER, THAN_SYNC, OF_BOUND, TTFS = 1.5, 1.2, 0.85, 0.4
 def measure() -> Measured:
     """How much faster than one after the other."""
     specs = load_jobs([EXAMPLE])
-    shared = {s: run(_seeded(specs, s), "plait") for s in SEEDS}
-    alone = {s: run(_seeded(specs, s), "sequential") for s in SEEDS}
+    shared: dict[int, Run] = {}
+    alone: dict[int, Run] = {}
+    for s in SEEDS:
+        shared[s] = run(_seeded(specs, s), "plait")
+        alone[s] = run(_seeded(specs, s), "sequential")
     sync = run(specs, "multi-lora-sync")
     faster = median(alone[s].wall_s / shared[s].wall_s for s in SEEDS)
     than_sync = sync.wall_s / shared[0].wall_s
@@ -54,6 +57,15 @@ def measure() -> Measured:
             "shared_s": [shared[s].wall_s for s in SEEDS],
             "sequential_s": [alone[s].wall_s for s in SEEDS],
             "sync_s": sync.wall_s,
+            "steps": {
+                spec.name: {
+                    "shared": [_steps(shared[s], spec.name) for s in SEEDS],
+                    "alone": [_steps(alone[s], spec.name) for s in SEEDS],
+                }
+                for spec in specs
+            },
+            "work_s": [shared[s].work_s for s in SEEDS],
+            "longest_job_s": [longest_job(alone[s]) for s in SEEDS],
         },
     )
 
@@ -64,6 +76,10 @@ def _seeded(specs: tuple[JobSpec, ...], seed: int) -> list[JobSpec]:
 
 def _ttfs(one: Run) -> float:
     return median(job.ttfs_s for job in one.stats.jobs if job.ttfs_s is not None)
+
+
+def _steps(one: Run, name: str) -> int:
+    return next(j.steps for j in one.stats.jobs if j.name == name)
 
 
 def _held_out(one: Run, name: str) -> tuple[float, float, float]:

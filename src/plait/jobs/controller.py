@@ -198,7 +198,8 @@ class RLController:
         if section is None or self._evaluated == self._step:
             return
         every = section.every
-        if self._step == 0 or self._finished() or (every and self._step % every == 0):
+        due = section.at_start if self._step == 0 else bool(every) and self._step % every == 0
+        if due or self._finished():
             async with self._collecting:
                 await evaluate(self._context, self._step)
             self._evaluated = self._step

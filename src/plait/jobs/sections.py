@@ -174,9 +174,11 @@ class OptimizerSection(Section):
 
 
 class EvaluationSection(Section):
-    """Held-out evaluation before the first step, after the last, and every ``every`` steps between
-    (0: not between). ``temperature`` 1 measures the policy that is trained, 0 its best guess."""
+    """Held-out evaluation before the first step (unless ``at_start`` is false), after the last, and
+    every ``every`` steps between (0: not between). ``temperature`` 1 measures the policy that is
+    trained, 0 its best guess."""
 
+    at_start: Annotated[bool, Field(strict=True)] = True
     every: Annotated[Int, Field(ge=0)] = 0
     items: Count = 32
     samples: Count = 1
