@@ -30,7 +30,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not e2e' tests/unit tests/properties tests/contract
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow and not e2e' tests/unit tests/properties tests/contract
 
 format: install
 	$(BIN)/ruff format .
