@@ -46,11 +46,12 @@ def run(
     *,
     kv_blocks: int = 0,
     cores: int = 0,
+    elastic: bool = True,
     **options: object,
 ) -> Run:
     """Run the jobs to their end; EngineError if one failed."""
     directory = Path(tempfile.mkdtemp(prefix="plait-bench-"))
-    settings = Settings(kv_blocks=kv_blocks, cores=cores)
+    settings = Settings(kv_blocks=kv_blocks, cores=cores, elastic=elastic)
     sharing = make(policy, **options)
     outcomes = asyncio.run(drive(specs, directory, policy=sharing, settings=settings, quiet=True))
     bad = {n: o.reason for n, o in outcomes.items() if o.stage is not Stage.DONE}

@@ -166,3 +166,18 @@ async def test_a_stale_job_learns(lag: int, tmp_path: Path) -> None:
     rewards = [row["reward_mean"] for row in rows(tmp_path, "sums")]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.15
     assert max(row["staleness"] for row in rows(tmp_path, "sums")) <= lag
+
+
+async def test_held_out_evaluation_at_the_start_can_be_left_out(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    section = {"every": 2, "items": 2}
+    specs = [
+        job("both", byte_model, evaluation=section),
+        job("end", byte_model, evaluation={**section, "at_start": False}),
+    ]
+    await run_jobs(tmp_path, byte_model, specs)
+    steps = {
+        name: [r["step"] for r in rows(tmp_path, name) if "eval_n" in r] for name in ("both", "end")
+    }
+    assert steps == {"both": [0, 2, 4], "end": [2, 4]}

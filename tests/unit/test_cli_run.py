@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.cli.run import check_new, conclude
+from plait.cli.run import check_new, conclude, policy_options
 from plait.core.errors import ConfigError
 from plait.core.runs import Stage
 from plait.jobs.launch import Outcome
@@ -41,3 +41,10 @@ def test_a_launch_gets_a_new_or_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "launch.json").touch()
     with pytest.raises(ConfigError, match="holds a launch already: use --resume"):
         check_new(tmp_path)
+
+
+def test_options_of_the_policy_are_pairs() -> None:
+    assert policy_options(["dispatch=fifo", "max_active=2"]) == {"dispatch": "fifo", "max_active": 2}
+    for wrong in ("dispatch", "=fifo", "dispatch="):
+        with pytest.raises(ConfigError, match="key=value"):
+            policy_options([wrong])

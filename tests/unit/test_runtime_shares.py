@@ -25,6 +25,14 @@ def test_a_lone_worker_has_the_machine_and_gives_half_back_when_another_comes(
     assert a.claim() == 2
 
 
+def test_without_elasticity_every_worker_keeps_to_its_part(tmp_path: Path) -> None:
+    path = tmp_path / "shares"
+    Shares.create(path, 2)
+    assert [Shares(path, slot=i, cores=3, elastic=False).claim() for i in range(2)] == [2, 1]
+    Shares(path, slot=1, cores=3, elastic=False).release()
+    assert Shares(path, slot=0, cores=3, elastic=False).claim() == 2
+
+
 def test_busy_workers_together_never_take_more_than_the_cores(tmp_path: Path) -> None:
     workers = table(tmp_path, 3, 8)
     for w in workers:

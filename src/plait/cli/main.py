@@ -53,6 +53,12 @@ def run(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits every time, for a job alone.")
     ] = False,
+    elastic: Annotated[
+        bool, typer.Option(help="Workers lend each other the cores that they do not use.")
+    ] = True,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the policy, KEY=VALUE; may be repeated.")
+    ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Train the jobs of one or many files, all at once."""
@@ -67,6 +73,8 @@ def run(
             cores=cores,
             kv_blocks=kv_blocks,
             deterministic=deterministic,
+            elastic=elastic,
+            options=option or [],
             as_json=format is Format.JSON,
         ),
         again=f"plait run --resume {resume}" if resume else "",

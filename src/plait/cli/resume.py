@@ -53,11 +53,14 @@ def left_of(directory: Path) -> Left:
     )
 
 
-def overridden(settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool) -> Settings:
+def overridden(
+    settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool, elastic: bool = True
+) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(
         settings,
         cores=cores or settings.cores,
         kv_blocks=kv_blocks or settings.kv_blocks,
         deterministic=deterministic or settings.deterministic,
+        elastic=elastic and settings.elastic,
     )

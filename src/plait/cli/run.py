@@ -39,6 +39,8 @@ def run_command(
     cores: int,
     kv_blocks: int,
     deterministic: bool,
+    elastic: bool,
+    options: Sequence[str],
     as_json: bool,
 ) -> int:
     """Train the jobs of ``files`` (or of the launch ``resume``) at once; the exit code."""
@@ -49,15 +51,23 @@ def run_command(
             raise ConfigError("--resume goes on in its own directory: leave --dir out")
         left, target = left_of(resume), resume
         specs = left.specs
-        sharing = make_policy(policy) if policy else make_policy(left.policy, **left.options)
+        kept = {} if policy else left.options
+        sharing = make_policy(policy or left.policy, **{**kept, **policy_options(options)})
         settings = overridden(
-            left.settings, cores=cores, kv_blocks=kv_blocks, deterministic=deterministic
+            left.settings,
+            cores=cores,
+            kv_blocks=kv_blocks,
+            deterministic=deterministic,
+            elastic=elastic,
         )
     else:
-        specs, sharing = load_jobs(files), make_policy(policy or DEFAULT)
+        specs = load_jobs(files)
+        sharing = make_policy(policy or DEFAULT, **policy_options(options))
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         check_new(target)
-        settings = Settings(cores=cores, kv_blocks=kv_blocks, deterministic=deterministic)
+        settings = Settings(
+            cores=cores, kv_blocks=kv_blocks, deterministic=deterministic, elastic=elastic
+        )
     try:
         outcomes = asyncio.run(
             drive(specs, target, policy=sharing, settings=settings, quiet=as_json)
@@ -67,6 +77,17 @@ def run_command(
             _say_how_to_resume(target)
         return INTERRUPTED
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
+
+
+def policy_options(pairs: Sequence[str]) -> dict[str, str | int]:
+    """``key=value`` of ``--option``; the policy itself refuses what it does not know."""
+    options: dict[str, str | int] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not (key and sign and value):
+            raise ConfigError(f"--option {pair}: write it as key=value, such as dispatch=fifo")
+        options[key] = int(value) if value.isdecimal() else value
+    return options
 
 
 def check_new(directory: Path) -> None:

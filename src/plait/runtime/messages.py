@@ -28,6 +28,7 @@ class WorkerConfig:
     block_size: int
     max_seqs: int
     train_memory_bytes: int
+    elastic: bool
     options: dict[str, float] = field(default_factory=dict)
 
 

@@ -63,6 +63,7 @@ class Pool:
                 block_size=settings.block_size,
                 max_seqs=settings.max_seqs,
                 train_memory_bytes=settings.train_memory_bytes,
+                elastic=settings.elastic,
                 options={"prefix_cache": float(not settings.deterministic)},
             )
             for slot, (name, (rollout, train)) in enumerate(roles.items())

@@ -34,6 +34,8 @@ class Settings:
     block_size: int = BLOCK_SIZE
     max_seqs: int = 64
     train_memory_bytes: int = TRAIN_BYTES
+    elastic: bool = True
+    """Workers lend each other the cores that they do not use; off, each keeps to its part."""
     deterministic: bool = False
     """A job alone in its launch gives the same bits every time: samples take their turns in waves,
     and no cached prefix is used again. A single-turn job does without, unless its prompts begin

@@ -237,7 +237,10 @@ def main() -> None:
     conn = Connection(int(sys.argv[1]))
     try:
         config: m.WorkerConfig = conn.recv()
-        team = Team(Shares(sys.argv[2], slot=config.slot, cores=config.cores))
+        shares = Shares(
+            sys.argv[2], slot=config.slot, cores=config.cores, elastic=config.elastic
+        )
+        team = Team(shares)
         try:
             Worker(conn, config, team).run()
         finally:
