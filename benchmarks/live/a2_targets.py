@@ -4,6 +4,7 @@ Shared against ``sequential`` and ``multi-lora-sync``; the bound is the work com
 longest job alone; TTFS against sequential; held-out reward against runs alone (three seeds).
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -20,13 +21,19 @@ FASTER, THAN_SYNC, OF_BOUND, TTFS = 1.5, 1.2, 0.85, 0.4
 
 def measure() -> Measured:
     """How much faster than one after the other."""
-    specs = load_jobs([EXAMPLE])
+    specs = list(load_jobs([EXAMPLE]))
     shared: dict[int, Run] = {}
     alone: dict[int, Run] = {}
     for s in SEEDS:
         shared[s] = run(_seeded(specs, s), "plait")
         alone[s] = run(_seeded(specs, s), "sequential")
-    sync = run(specs, "multi-lora-sync")
+    return judge(specs, shared, alone, run(specs, "multi-lora-sync"))
+
+
+def judge(
+    specs: Sequence[JobSpec], shared: Mapping[int, Run], alone: Mapping[int, Run], sync: Run
+) -> Measured:
+    """What the launches show; ``shared`` and ``alone`` by seed, ``sync`` of the first seed."""
     faster = median(alone[s].wall_s / shared[s].wall_s for s in SEEDS)
     than_sync = sync.wall_s / shared[0].wall_s
     of_bound = median(
@@ -70,7 +77,7 @@ def measure() -> Measured:
     )
 
 
-def _seeded(specs: tuple[JobSpec, ...], seed: int) -> list[JobSpec]:
+def _seeded(specs: Sequence[JobSpec], seed: int) -> list[JobSpec]:
     return [spec.model_copy(update={"seed": spec.seed + 1000 * seed}) for spec in specs]
 
 
@@ -85,6 +92,7 @@ def _steps(one: Run, name: str) -> int:
 def _held_out(one: Run, name: str) -> tuple[float, float, float]:
     job = next(j for j in one.stats.jobs if j.name == name)
     last = job.reward_last
+    assert job.reward_is_held_out
     assert last is not None
     return last.mean, last.low, last.high
 

@@ -75,8 +75,10 @@ def read(directory: Path) -> Run:
 
 
 def machine_time(spans: Iterable[Mapping[str, Any]], cores: int) -> float:
-    """Seconds of the whole machine that ``spans`` held. While one worker gives a core to another
-    both may be on it for a moment: that counts once."""
+    """Seconds of the whole machine that ``spans`` held.
+
+    While one worker gives a core to another both may be on it for a moment: that counts once.
+    """
     changes = sorted(
         change
         for s in spans

@@ -12,7 +12,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as end:
         main.demo(tmp_path)
     assert end.value.code == 2
-    assert "give --dir a new directory" in capsys.readouterr().err
+    assert "give --dir a new one" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 

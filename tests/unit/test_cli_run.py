@@ -44,7 +44,8 @@ def test_a_launch_gets_a_new_or_an_empty_directory(tmp_path: Path) -> None:
 
 
 def test_options_of_the_policy_are_pairs() -> None:
-    assert policy_options(["dispatch=fifo", "max_active=2"]) == {"dispatch": "fifo", "max_active": 2}
+    found = policy_options(["dispatch=fifo", "max_active=2"])
+    assert found == {"dispatch": "fifo", "max_active": 2}
     for wrong in ("dispatch", "=fifo", "dispatch="):
         with pytest.raises(ConfigError, match="key=value"):
             policy_options([wrong])

@@ -1,5 +1,6 @@
 """plait.envs.tools.retriever and minilm: real embeddings, real retrieval, built once."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from search_support import N_SMALL, own_cache
 
 from plait.envs.tools.corpus import corpus_dir, read_facts
 from plait.envs.tools.geo import city_doc, country_doc
-from plait.envs.tools.minilm import MiniLM, batches
+from plait.envs.tools.minilm import MiniLM, batches, gelu
 from plait.envs.tools.retriever import Retriever, model_dir
 
 
@@ -67,6 +68,13 @@ def test_the_index_is_built_once(small: Retriever, monkeypatch: pytest.MonkeyPat
     assert again.answer([{"query": "city Tokyo", "k": 1}]) == small.answer(
         [{"query": "city Tokyo", "k": 1}]
     )
+
+
+def test_gelu_is_exact_to_single_precision() -> None:
+    x = np.linspace(-9, 9, 200 * 8, dtype=np.float32).reshape(200, 8)
+    want = [[v * (1 + math.erf(v / math.sqrt(2))) / 2 for v in row] for row in x.tolist()]
+    gelu(x)
+    np.testing.assert_allclose(x, want, atol=1e-6)
 
 
 def test_batches_hold_every_row_within_the_budget() -> None:

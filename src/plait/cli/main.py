@@ -45,7 +45,7 @@ def run(
     files: Annotated[list[Path] | None, typer.Argument(help="Job files (YAML).")] = None,
     policy: Policy = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Launch directory; must be new.")
+        Path | None, typer.Option("--dir", help="Launch directory; new or empty.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
     cores: Cores = 0,
@@ -84,7 +84,7 @@ def run(
 @app.command()
 def demo(
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where the two launches go; must be new.")
+        Path | None, typer.Option("--dir", help="Where the two launches go; new or empty.")
     ] = None,
     cores: Cores = 0,
     format: FormatOption = Format.TABLE,

@@ -49,7 +49,7 @@ class Span:
     tokens: int = 0
     tokens_by_run: Mapping[RunId, int] = field(default_factory=dict)
     threads: float = 0.0
-    """Cores held; 0 on a device that has none."""
+    """Cores held on average; 0 on a device that has none."""
     flops: float = 0.0
     steps: int = 0
     n_running: int = 0

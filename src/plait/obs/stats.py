@@ -171,9 +171,11 @@ def _stage_shares(job: JobLog) -> dict[str, float]:
 
 
 def _rewards(job: JobLog) -> tuple[bool, Interval | None, Interval | None]:
+    """Held-out where the job was evaluated: at step 0 (if it was then), and last."""
     evaluated = [e for e in job.evaluations if e.get("eval_reward_mean") is not None]
-    if len(evaluated) > 1:
-        return True, _evaluated(evaluated[0]), _evaluated(evaluated[-1])
+    if evaluated and evaluated[-1]["step"] > 0:
+        at_start = evaluated[0]["step"] == 0
+        return True, _evaluated(evaluated[0]) if at_start else None, _evaluated(evaluated[-1])
     rewards = [row["reward_mean"] for row in job.steps if row.get("reward_mean") is not None]
     window = max(1, round(REWARD_WINDOW * len(rewards)))
     return False, mean_ci95(rewards[:window]), mean_ci95(rewards[-window:])

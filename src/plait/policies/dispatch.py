@@ -32,7 +32,8 @@ class FairDispatch:
     name: str = "fair"
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
-        """Choose the head of the run that is first in fair order."""
+        """Choose what ends an update that has begun, or else the head of the run that is first in
+        fair order."""
         heads, held = heads_by_run(view)
         by_id = {run.run_id: run for run in view.runs}
         claims = [
@@ -53,12 +54,12 @@ class FairDispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoDispatch:
-    """First come, first served."""
+    """First come, first served, update by update."""
 
     name: str = "fifo"
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
-        """Choose the item that has waited longest."""
+        """Choose what ends an update that has begun, or else what has waited longest."""
         heads, held = heads_by_run(view)
         return serve(finishing_first(arrival_order(view, heads)), held), state
 

@@ -134,7 +134,7 @@ def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -
 def standing(entry: Ranked) -> str:
     """How near a waiting run is to its guaranteed turn, in words for its owner."""
     if entry.overdue:
-        return f"overtaken {entry.overtaken} times, so it is next"
+        return f"overtaken {entry.overtaken} times, so its turn is next"
     if entry.overtaken:
         return f"overtaken {entry.overtaken} times; goes first from {AGE_GRANTS} on"
     return ""

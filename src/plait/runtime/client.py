@@ -9,7 +9,6 @@ nothing of another run comes between them. If the gradient fails, so does the st
 """
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,13 +35,13 @@ from plait.core.operations import (
 )
 from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
-from plait.runtime.gradients import Gradient, Gradients, check_none_failed
+from plait.runtime.gradients import Gradient, Gradients
 from plait.runtime.head import Head
 from plait.runtime.ledger import Ledger
 from plait.store.files import in_the_way
 from plait.store.rows import Json
 
-Progress = Json | Callable[[StepResult], Json | Awaitable[Json]] | None
+Progress = Json | Callable[[StepResult], Awaitable[Json]] | None
 
 
 class RunClient:
@@ -257,16 +256,15 @@ class RunClient:
 
     async def _queue(
         self, op: ForwardBackward | Save, behind: tuple[Gradient, ...] = ()
-    ) -> "asyncio.Future[Result]":
+    ) -> asyncio.Future[Result]:
         await self._ledger.accept(op)
         try:
-            check_none_failed(behind)
-            return self._head.queue.submit(op)
+            return self._head.queue.submit(op, behind=behind)
         except PlaitError as error:
             await self._ledger.fail(op, error)
             raise
 
-    async def _ended(self, op: ForwardBackward | Save, queued: "asyncio.Future[Result]") -> Result:
+    async def _ended(self, op: ForwardBackward | Save, queued: asyncio.Future[Result]) -> Result:
         """The result of an operation that makes no version, once its end is in the store."""
         try:
             result = await queued
@@ -288,13 +286,10 @@ class RunClient:
         await self._ledger.accept(op, version)
         path = str(self._versions_dir / f"{version:06d}")
         try:
-            check_none_failed(behind)
-            result = await self._head.queue.submit(op, save_to=path)
+            result = await self._head.queue.submit(op, save_to=path, behind=behind)
             metrics = result.metrics if isinstance(result, StepResult) else {}
             step = StepResult(version=version, metrics=metrics)
-            kept = progress(step) if callable(progress) else progress
-            if inspect.isawaitable(kept):
-                kept = await kept
+            kept = await progress(step) if callable(progress) else progress
             await self._ledger.commit(op, version, path, kept)
         except BaseException as error:
             if self.facts.version != version:  # the worker may have gone ahead of what is kept

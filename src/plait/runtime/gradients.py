@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from plait.core.errors import EngineError
 from plait.core.operations import Result
 
-REASON = "not done: the gradient before it failed; ask for both again"
+GRADIENT_FAILED = "not done: the gradient before it failed; ask for both again"
 
 
 class Gradient:
@@ -23,11 +22,11 @@ class Gradient:
 
     @property
     def failed(self) -> bool:
-        """True as soon as it is known that nothing was added."""
+        """True as soon as it is known that nothing is added."""
         q = self.queued
-        if self.refused or q is None or not q.done():
-            return self.refused
-        return q.cancelled() or q.exception() is not None
+        return self.refused or (
+            q is not None and q.done() and (q.cancelled() or q.exception() is not None)
+        )
 
 
 class Gradients:
@@ -52,9 +51,3 @@ class Gradients:
             raise
         finally:
             self._open.remove(gradient)
-
-
-def check_none_failed(gradients: tuple[Gradient, ...]) -> None:
-    """EngineError if one of them failed."""
-    if any(g.failed for g in gradients):
-        raise EngineError(REASON)

@@ -3,8 +3,8 @@
 A table of one byte per worker in shared memory. A worker marks itself busy before a forward step
 and idle when it has nothing to do; between layers it divides the cores by the number of busy
 workers. So a lone strict on-policy job uses the whole machine in every phase, and two busy workers
-never oversubscribe it (two OpenMP teams that contend for cores collapse). With ``elastic`` off every
-worker counts as busy and keeps to its part, which shows what lending is worth.
+never oversubscribe it (two OpenMP teams that contend for cores collapse). With ``elastic`` off,
+every worker counts as busy and keeps to its part, which shows what lending is worth.
 """
 
 import mmap
@@ -17,9 +17,7 @@ from plait.store.files import disk_errors
 class Shares:
     """One worker's view of the table; ``slot`` is its own byte."""
 
-    def __init__(
-        self, path: str | Path, *, slot: int, cores: int, elastic: bool = True
-    ) -> None:
+    def __init__(self, path: str | Path, *, slot: int, cores: int, elastic: bool = True) -> None:
         fd = os.open(path, os.O_RDWR)
         try:
             self._table = mmap.mmap(fd, 0)

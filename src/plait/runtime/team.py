@@ -35,9 +35,7 @@ class Team:
         """Take this worker's share of the cores as it is now; called between layers."""
         if self._set_threads is None:
             return
-        now = self._now()
-        self._thread_s += self._threads * (now - self._since_s)
-        self._since_s = now
+        self._count()
         threads = self._shares.claim()
         if threads != self._threads:
             self._set_threads(threads)
@@ -45,11 +43,16 @@ class Team:
 
     def end(self) -> tuple[float, float]:
         """When the slice ended, and how many threads it had on average."""
+        now = self._count()
+        took = now - self._began_s
+        return now, round(self._thread_s / took, 2) if took > 0 else float(self._threads)
+
+    def _count(self) -> float:
+        """Charge the time since the last look at the clock to the threads of that time."""
         now = self._now()
         self._thread_s += self._threads * (now - self._since_s)
         self._since_s = now
-        took = now - self._began_s
-        return now, round(self._thread_s / took, 2) if took > 0 else float(self._threads)
+        return now
 
     def release(self) -> None:
         """Nothing to do for now: the others may have these cores."""

@@ -27,7 +27,7 @@ from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
-from plait.runtime.gradients import REASON
+from plait.runtime.gradients import GRADIENT_FAILED, Gradient
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
 
@@ -42,6 +42,8 @@ class _Pending:
     since_s: float
     save_to: str | None
     tokens: int
+    behind: tuple[Gradient, ...]
+    """Gradients without which this is not to be done."""
     losses: int = 0
 
 
@@ -72,13 +74,15 @@ class TrainerQueue:
         self._worker, self._resident = worker, set()
         self.decide()
 
-    def submit(self, op: TrainOp, *, save_to: str | None = None) -> asyncio.Future[Result]:
-        """Queue an operation."""
+    def submit(
+        self, op: TrainOp, *, save_to: str | None = None, behind: tuple[Gradient, ...] = ()
+    ) -> asyncio.Future[Result]:
+        """Queue an operation. It fails if a gradient that it stands ``behind`` does."""
         facts = self._roster[op.run_id]
         facts.check_live()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         tokens = sum(len(d.input_tokens) for d in getattr(op, "data", ()))
-        pending = _Pending(op, future, self._now(), save_to, tokens)
+        pending = _Pending(op, future, self._now(), save_to, tokens, behind)
         self._queues.setdefault(op.run_id, deque()).append(pending)
         if facts.train is None:
             self._stage(facts, Stage.WAIT_TRAIN)
@@ -90,8 +94,8 @@ class TrainerQueue:
         if self._running is not None or self._worker is None:
             return
         for run_id, queue in self._queues.items():
-            while queue and queue[0].future.done():  # cancelled, or failed with what came before
-                self._fail_behind(queue.popleft())
+            while queue and _is_dead(queue[0]):
+                _answer(queue.popleft().future, EngineError(GRADIENT_FAILED))
                 if not queue:
                     self._stage(self._roster[run_id], None)
         items = tuple(
@@ -137,7 +141,8 @@ class TrainerQueue:
         if isinstance(result, PlaitError):
             self._keep(facts, pending, known=False)
             _answer(pending.future, result)
-            self._fail_behind(pending)
+        elif isinstance(pending.op, ForwardBackward) and pending.future.cancelled():
+            self.forget(pending.op.run_id)  # with it the gradient that nobody counts
         else:
             self._keep(facts, pending, known=True)
             seen = timing.TimingObservation(
@@ -154,22 +159,20 @@ class TrainerQueue:
         self.decide()
         return True
 
-    def lost(self) -> RunId | None:
+    def lost(self) -> None:
         """The worker is gone: its operation goes back to the head of its run's queue, or fails if
-        it has lost a worker before (then the run's id is returned)."""
+        it has lost a worker before."""
         self._worker, self._resident, self._doubtful = None, set(), set()
         pending, self._running = self._running, None
         if pending is None:
-            return None
+            return
         pending.losses += 1
         if pending.losses >= MAX_LOSSES:
             kind = type(pending.op).__name__
             error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
             _answer(pending.future, error)
-            self._fail_behind(pending)
-            return pending.op.run_id
+            return
         self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
-        return None
 
     def drop(self, run_id: RunId, error: PlaitError) -> None:
         """The run has ended: what it still had queued is refused."""
@@ -190,16 +193,6 @@ class TrainerQueue:
         self._resident.discard(run_id)
         if self._worker is not None:
             self._worker.send(m.DropRun(run_id=run_id))
-
-    def _fail_behind(self, failed: _Pending) -> None:
-        """A gradient that failed takes along the gradients and steps that are queued behind it."""
-        if not isinstance(failed.op, ForwardBackward):
-            return
-        for pending in self._queues.get(failed.op.run_id, ()):
-            if isinstance(pending.op, ForwardBackward | OptimStep):
-                _answer(pending.future, EngineError(REASON))
-            if isinstance(pending.op, Load):
-                return
 
     def _keep(self, facts: RunFacts, pending: _Pending, *, known: bool) -> None:
         """The run's state is on the worker, unless nobody wants it or will commit it.
@@ -235,6 +228,11 @@ class TrainerQueue:
     def _stage(self, facts: RunFacts, stage: Stage | None) -> None:
         facts.train = stage
         facts.staged(self._now(), self._journal)
+
+
+def _is_dead(pending: _Pending) -> bool:
+    """Given up by who asked for it, or without the gradient that it builds on."""
+    return pending.future.done() or any(g.failed for g in pending.behind)
 
 
 def _answer(future: asyncio.Future[Result], outcome: Result | PlaitError) -> None:

@@ -237,9 +237,7 @@ def main() -> None:
     conn = Connection(int(sys.argv[1]))
     try:
         config: m.WorkerConfig = conn.recv()
-        shares = Shares(
-            sys.argv[2], slot=config.slot, cores=config.cores, elastic=config.elastic
-        )
+        shares = Shares(sys.argv[2], slot=config.slot, cores=config.cores, elastic=config.elastic)
         team = Team(shares)
         try:
             Worker(conn, config, team).run()

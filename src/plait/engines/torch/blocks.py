@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from plait.core.ids import RunId
 
-BLOCK_SIZE = 16
+DEFAULT_BLOCK_SIZE = 16
 """Tokens per block where none is given: vLLM's choice, right for a GPU's kernels. Half a block is
 wasted per sample; a shared prefix is found only in whole blocks."""
 
@@ -26,7 +26,9 @@ Policy = tuple[RunId, int | None]
 class Blocks:
     """A ledger of ``n_blocks`` blocks."""
 
-    def __init__(self, n_blocks: int, *, block_size: int = BLOCK_SIZE, reuse: bool = True) -> None:
+    def __init__(
+        self, n_blocks: int, *, block_size: int = DEFAULT_BLOCK_SIZE, reuse: bool = True
+    ) -> None:
         self.block_size = block_size
         self.n_blocks = n_blocks
         self.by_run: Counter[RunId] = Counter()

@@ -38,7 +38,7 @@ def build(config: EngineConfig) -> Engines:
         rollout=rollout,
         train=train,
         shape=read_shape(config.model_dir),
-        set_threads=_set_threads,
+        set_threads=torch.set_num_threads,
         peak_flops=measure_peak,
     )
 
@@ -48,11 +48,6 @@ def _return_freed_memory() -> None:
     back to the machine, where a libc can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _set_threads(n: int) -> None:
-    if torch.get_num_threads() != n:
-        torch.set_num_threads(n)
 
 
 def measure_peak(repeats: int = 5) -> float:

@@ -37,8 +37,7 @@ from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
 
 MEMORY_BYTES = 600_000_000
-"""Activations of about 500 tokens of a 135 M model (measured: 1,300 tokens gain a fifth more on a
-CPU, for three times the memory)."""
+"""Activations of a micro-batch, where no more is said."""
 
 MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
 """Tokens of a micro-batch at most, so that control returns often. Fewer cost more than they save: a

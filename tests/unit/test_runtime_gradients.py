@@ -1,0 +1,114 @@
+"""Gradients asked for with their step: what fails or is given up is never half an update."""
+
+from typing import Any, cast
+
+import pytest
+
+from plait.core.errors import EngineError, RequestError
+from plait.core.ids import LOCAL_TENANT, OpId, RunId
+from plait.core.operations import AdamParams, ForwardBackward, ForwardResult, OptimStep, TrainOp
+from plait.core.runs import RunSpec
+from plait.policies.dispatch import FairDispatch
+from plait.runtime import messages as m
+from plait.runtime.facts import Roster, RunFacts
+from plait.runtime.gradients import Gradient
+from plait.runtime.handle import WorkerHandle
+from plait.runtime.trainer_queue import TrainerQueue
+
+RUN = RunId("one")
+ADAM = AdamParams(learning_rate=1e-3)
+ADDED = ForwardResult(logprobs=(), metrics={})
+
+
+class Worker:
+    """A worker that remembers what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, command: m.Command) -> None:
+        self.sent.append(command)
+
+    def ops(self) -> list[str]:
+        return [c.op.op_id for c in self.sent if isinstance(c, m.Train)]
+
+
+class Silent:
+    """A journal that keeps nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+class Desk:
+    """One run's queue on a worker, and what was asked for."""
+
+    def __init__(self) -> None:
+        roster, self.worker = Roster(), Worker()
+        self.facts: RunFacts = roster.add(
+            RunSpec(run_id=RUN, tenant_id=LOCAL_TENANT, base_model="tiny"), 0.0
+        )
+        self.facts.version, self.facts.path = 0, "versions/000000"
+        self.queue = TrainerQueue(
+            roster, FairDispatch(), now=lambda: 0.0, journal=cast(Any, Silent())
+        )
+        self.queue.attach(cast(WorkerHandle, self.worker))
+        self.seq = 0
+
+    def ask(self, name: str, op: type[TrainOp], *behind: Gradient) -> Any:
+        self.seq += 1
+        common: dict[str, Any] = {"op_id": OpId(name), "run_id": RUN, "seq": self.seq}
+        if op is ForwardBackward:
+            made: TrainOp = ForwardBackward(**common, data=(), loss="ppo", loss_config={})
+        else:
+            made = OptimStep(**common, adam=ADAM)
+        return self.queue.submit(made, behind=behind)
+
+    def gradient(self, name: str, *behind: Gradient) -> Gradient:
+        gradient = Gradient()
+        gradient.queued = self.ask(name, ForwardBackward, *behind)
+        return gradient
+
+
+@pytest.fixture
+async def desk() -> Desk:
+    return Desk()
+
+
+async def test_a_gradient_that_fails_takes_along_what_was_asked_for_behind_it(desk: Desk) -> None:
+    first = desk.gradient("first")
+    second = desk.gradient("second", first)
+    step = desk.ask("step", OptimStep, first, second)
+    desk.queue.finished(OpId("first"), RequestError("no such loss"), 0.1)
+    assert isinstance(second.queued.exception(), EngineError)
+    assert "the gradient before it failed" in str(step.exception())
+    assert desk.worker.ops() == ["first"]
+
+
+async def test_who_asks_again_is_not_made_to_pay_for_what_was_given_up(desk: Desk) -> None:
+    busy = desk.gradient("busy")
+    given_up = desk.gradient("given up")
+    old_step = desk.ask("old step", OptimStep, given_up)
+    given_up.queued.cancel()
+    again = desk.gradient("again")
+    step = desk.ask("step", OptimStep, again)
+    for name in ("busy", "again"):
+        desk.queue.finished(OpId(name), ADDED, 0.1)
+    assert old_step.exception() is not None
+    assert busy.queued.done()
+    assert desk.worker.ops() == ["busy", "again", "step"]
+    assert not step.done()
+
+
+async def test_a_gradient_given_up_while_it_is_made_does_not_count(desk: Desk) -> None:
+    kept = desk.gradient("kept")
+    desk.queue.finished(OpId("kept"), ADDED, 0.1)
+    given_up = desk.gradient("given up", kept)
+    step = desk.ask("step", OptimStep, kept, given_up)
+    given_up.queued.cancel()
+    desk.queue.finished(OpId("given up"), ADDED, 0.1)
+    assert step.exception() is not None
+    assert [op.op_id for op in desk.facts.uncommitted] == ["kept"]
+    desk.ask("next step", OptimStep)
+    last = desk.worker.sent[-1]
+    assert [op.op_id for op in last.before] == ["next step/load", "kept"]
