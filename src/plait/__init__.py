@@ -13,16 +13,22 @@ from plait.core.runs import LoraSpec
 
 if TYPE_CHECKING:
     from plait.jobs.launch import Launch
+    from plait.policies.protocol import Sharing
 
 __version__ = "0.1.0"
 __all__ = ["AdamParams", "Datum", "LoraSpec", "SamplingParams", "open"]
 
 
 def open(
-    directory: str | Path, *, model: str = "tiny", policy: str = "plait", **settings: Any
+    directory: str | Path,
+    *,
+    model: str = "tiny",
+    policy: "str | Sharing" = "plait",
+    **settings: Any,
 ) -> "Launch":
     """A launch in ``directory`` (taken up where it was, if it exists); use as ``async with``.
 
+    ``policy``: a name, or what ``plait.policies.registry.make`` made of a name and options.
     ``settings``: fields of ``plait.runtime.settings.Settings`` (``cores``, ``kv_blocks`` …).
     """
     from plait.jobs.launch import Launch

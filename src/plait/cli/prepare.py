@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from plait.core.errors import ConfigError
+from plait.envs.closing import close_source
 from plait.envs.protocol import TaskSource
 from plait.jobs.named import make_source_of
 from plait.jobs.spec import JobSpec
@@ -32,9 +33,8 @@ async def open_sources(
             sources.append(make_source_of(spec, tokenizer))
         yield sources
     finally:
-        closing = (source.aclose() for source in sources)
-        ended = await asyncio.gather(*closing, return_exceptions=True)
+        ended = await asyncio.gather(*map(close_source, sources))
         for spec, error in zip(specs, ended, strict=False):
-            if isinstance(error, Exception):
+            if error is not None:
                 text = f"{type(error).__name__}: {error}"
                 print(f"closing the environment of job {spec.name}: {text}", file=sys.stderr)

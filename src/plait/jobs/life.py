@@ -15,6 +15,7 @@ from plait.adapters.export import export_adapter
 from plait.core.errors import PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import Stage
+from plait.envs.closing import close_source
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext
@@ -93,8 +94,7 @@ class Life:
 
     async def _close(self, job: Job) -> None:
         """Close the job's environment. If that fails it is written down and changes no outcome."""
-        (error,) = await asyncio.gather(job.source.aclose(), return_exceptions=True)
-        if isinstance(error, Exception):
+        if (error := await close_source(job.source)) is not None:
             name = job.spec.name
             text = f"closing its environment: {self._failure(name, error).reason}"
             self._session.head.journal.event(RunId(name), "error", text=text)
