@@ -1,5 +1,8 @@
-"""A7: what each mechanism is worth: the paper's ablation (MARLaaS Table 4) on our search jobs, without
-asynchrony and then also without multi-LoRA rollout, and ours: each mechanism alone switched off."""
+"""A7: what each mechanism is worth.
+
+The paper's ablation (MARLaaS Table 4) on our search jobs, without asynchrony and then also without
+multi-LoRA rollout, and ours: each mechanism alone switched off.
+"""
 
 from benchmarks.figure import Measured
 from benchmarks.live.launches import run

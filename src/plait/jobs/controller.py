@@ -193,7 +193,7 @@ class RLController:
         return f"finished {self._step} steps"
 
     async def _evaluate_if_due(self) -> None:
-        """Before the first step (if wanted), after the last, and every so often between; once each."""
+        """Before the first step (if wanted), after the last, every so often between; once each."""
         section = self._context.spec.evaluation
         if section is None or self._evaluated == self._step:
             return

@@ -19,8 +19,8 @@ KV_MAX_BYTES = 256 << 20
 """More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
 
 TRAIN_BYTES = 600_000_000
-"""Activations of one micro-batch: about 500 tokens of a 135 M model (measured: 1,300 gain a fifth on
-a CPU, for three times the memory)."""
+"""Activations of one micro-batch: about 500 tokens of a 135 M model (measured: 1,300 gain a fifth
+on a CPU, for three times the memory)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
