@@ -23,14 +23,14 @@ _ALL = (
         name="A2",
         what="four SmolLM2 jobs until all reach their target: faster than one after the other",
         at_least=a2_targets.FASTER,
-        minutes=240,
+        minutes=35,
         measure=a2_targets.measure,
     ),
     Figure(
         name="A3",
         what="four search jobs by tool latency: share of the bound",
         at_least=a3_latency.OF_BOUND,
-        minutes=25,
+        minutes=20,
         measure=a3_latency.measure,
     ),
     Figure(

@@ -1,9 +1,12 @@
+import resource
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+from safetensors.numpy import save_file
 
 from plait.core.errors import ModelError
 from plait.models.cache import build_once, cache_root
@@ -88,3 +91,18 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(ModelError, match="PLAIT_CACHE"):
         build_once(tmp_path / "file" / "m", lambda out: None)
+
+
+def test_a_disk_that_fills_up_under_safetensors_says_what_to_set(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def build(out: Path) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        try:
+            save_file({"x": np.zeros(1 << 16, np.float32)}, out / "model.safetensors")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with pytest.raises(ModelError, match="set PLAIT_CACHE to a directory with room"):
+        build_once(tmp_path / "cache" / "entry", build)
+    assert not (tmp_path / "cache" / "entry").exists()

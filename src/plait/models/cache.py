@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from plait.core.errors import ModelError
 
@@ -65,5 +66,9 @@ def _build(place: Path, build: Callable[[Path], None]) -> None:
     try:
         build(scratch)
         scratch.rename(place)
+    except SafetensorError as error:
+        if "os error" not in str(error):
+            raise
+        raise OSError(str(error)) from error  # what the disk refused, under another name
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
