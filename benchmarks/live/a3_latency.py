@@ -11,7 +11,7 @@ from benchmarks.live.launches import Run, run, spread
 from benchmarks.live.search_jobs import search_jobs
 
 LATENCIES_S = (0.0, 0.5, 2.0)
-REPEATS = 2
+REPEATS = 1
 OF_BOUND = 0.85
 SPEEDUP, WHERE_BOUND_ALLOWS = 2.5, 3.0
 

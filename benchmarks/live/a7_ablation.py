@@ -21,7 +21,6 @@ def measure() -> Measured:
         "without_both": run(specs, "single-collocated").wall_s,
         "without_multi_lora": run(specs, "no-multi-lora").wall_s,
         "without_elastic_threads": run(specs, "plait", elastic=False).wall_s,
-        "without_fair_order": run(specs, "plait", dispatch="fifo").wall_s,
         "whole_again": run(specs, "plait").wall_s,
     }
     whole = (seconds["whole"] + seconds["whole_again"]) / 2
