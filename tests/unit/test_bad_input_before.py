@@ -97,7 +97,7 @@ def test_more_new_tokens_than_context(told: Told) -> None:
 
 
 def test_sample_that_never_fits_the_cache(told: Told) -> None:
-    line = told(kv_blocks=2, limits={"max_tokens": 64})
+    line = told(kv_blocks=8, limits={"max_tokens": 64})
     assert "tokens of cache and there are 32: raise --kv-blocks" in line
 
 

@@ -52,7 +52,7 @@ def test_observations_count_and_everything_is_closed(
 ) -> None:
     found = plan(capsys, tmp_path, counted("quiet"), counted("talks", said=160))
     quiet, talks = (job["kv_blocks"] for job in found["jobs"])
-    assert talks - quiet == 2 * 160 // 16, "of two samples"
+    assert talks - quiet == 2 * 160 // 4, "of two samples"
     import counted_env  # type: ignore[import-not-found]
 
     assert counted_env.log.count("source") == 2

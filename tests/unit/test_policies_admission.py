@@ -69,7 +69,7 @@ def test_room_is_kept_for_an_overdue_run() -> None:
     plan, _ = KvAdmission().decide(view, state, 0.0)
     assert plan.admit == ()
     assert [wait.run_id for wait in plan.waits] == ["b", "c"]
-    assert "it is next" in plan.waits[0].detail
+    assert "its turn is next" in plan.waits[0].detail
     assert "kept for b" in plan.waits[1].detail
     drained = replace(view, runs=tuple(runs[1:]))
     assert KvAdmission().decide(drained, state, 0.0)[0].admit == ("b", "c")

@@ -115,7 +115,7 @@ def test_only_one_is_overdue_at_a_time_the_longest_waiting() -> None:
     ranked = fairness.rank(state, claims(*lows))
     assert [entry.overdue for entry in ranked] == [True, False, False]
     assert ranked[0].run.run_id == "l"
-    assert "it is next" in fairness.standing(ranked[0])
+    assert "its turn is next" in fairness.standing(ranked[0])
     assert str(AGE_GRANTS) in fairness.standing(ranked[1])
 
 

@@ -227,29 +227,6 @@ async def test_residency_is_measured_over_the_whole_rollout(session: Session) ->
     assert run.facts.kv[False].seconds > 0.2
 
 
-async def test_no_other_runs_gradient_comes_between_a_gradient_and_its_step(
-    session: Session, events: Events
-) -> None:
-    """Both are asked for at once; then a run that was served need not wait for all others."""
-    runs = [await session.create_run(name) for name in ("one", "two", "three")]
-    done: list[tuple[str, str]] = []
-
-    async def gradient(run: RunClient) -> None:
-        await run.forward_backward(DATA * 50, "ppo")
-        done.append(("gradient", str(run.facts.spec.run_id)))
-
-    async def stepped(run: RunClient) -> None:
-        await run.optim_step(ADAM)
-        done.append(("step", str(run.facts.spec.run_id)))
-
-    await asyncio.gather(*(work(run) for run in runs for work in (gradient, stepped)))
-    steps = [name for kind, name in done if kind == "step"]
-    for i, name in enumerate(steps[:-1]):
-        later = [n for kind, n in done[: done.index(("step", name))] if kind == "gradient"]
-        assert set(later) <= set(steps[: i + 2])
-    assert [run.version for run in runs] == [1, 1, 1]
-
-
 async def test_a_gradient_that_fails_takes_the_step_asked_for_behind_it_along(
     session: Session,
 ) -> None:

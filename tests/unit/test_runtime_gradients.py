@@ -15,7 +15,7 @@ from plait.runtime.gradients import Gradient
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.trainer_queue import TrainerQueue
 
-RUN = RunId("one")
+RUN, OTHER = RunId("one"), RunId("two")
 ADAM = AdamParams(learning_rate=1e-3)
 ADDED = ForwardResult(logprobs=(), metrics={})
 
@@ -45,19 +45,21 @@ class Desk:
 
     def __init__(self) -> None:
         roster, self.worker = Roster(), Worker()
-        self.facts: RunFacts = roster.add(
-            RunSpec(run_id=RUN, tenant_id=LOCAL_TENANT, base_model="tiny"), 0.0
-        )
-        self.facts.version, self.facts.path = 0, "versions/000000"
+        for run_id in (RUN, OTHER):
+            facts: RunFacts = roster.add(
+                RunSpec(run_id=run_id, tenant_id=LOCAL_TENANT, base_model="tiny"), 0.0
+            )
+            facts.version, facts.path = 0, "versions/000000"
+        self.facts = roster[RUN]
         self.queue = TrainerQueue(
             roster, FairDispatch(), now=lambda: 0.0, journal=cast(Any, Silent())
         )
         self.queue.attach(cast(WorkerHandle, self.worker))
         self.seq = 0
 
-    def ask(self, name: str, op: type[TrainOp], *behind: Gradient) -> Any:
+    def ask(self, name: str, op: type[TrainOp], *behind: Gradient, run_id: RunId = RUN) -> Any:
         self.seq += 1
-        common: dict[str, Any] = {"op_id": OpId(name), "run_id": RUN, "seq": self.seq}
+        common: dict[str, Any] = {"op_id": OpId(name), "run_id": run_id, "seq": self.seq}
         if op is ForwardBackward:
             made: TrainOp = ForwardBackward(**common, data=(), loss="ppo", loss_config={})
         else:
@@ -73,6 +75,15 @@ class Desk:
 @pytest.fixture
 async def desk() -> Desk:
     return Desk()
+
+
+async def test_no_other_runs_gradient_comes_between_a_gradient_and_its_step(desk: Desk) -> None:
+    gradient = desk.gradient("gradient")
+    desk.ask("other", ForwardBackward, run_id=OTHER)
+    desk.ask("step", OptimStep, gradient)
+    desk.facts.served_s = 5.0  # and though its run has had more than the other
+    desk.queue.finished(OpId("gradient"), ADDED, 5.0)
+    assert desk.worker.ops() == ["gradient", "step"]
 
 
 async def test_a_gradient_that_fails_takes_along_what_was_asked_for_behind_it(desk: Desk) -> None:
