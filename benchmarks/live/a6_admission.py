@@ -14,7 +14,7 @@ from plait.runtime.settings import BLOCK_SIZE
 
 AT_LEAST = 1.2
 BUDGET = 0.4
-SHARES = (0.15, 0.4, 1.0)
+SHARES = (0.15, 1.0)
 REPEATS = 2
 GROUPS, SAMPLES, MAX_TOKENS, PROMPT = 2, 4, 64, 64
 
