@@ -3,11 +3,12 @@
 Jobs with long outputs, so that admitting all at once preempts and recomputes. Repeats alternate.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from benchmarks.figure import RESULTS, Measured
-from benchmarks.live.launches import run, specs_of, spread
+from benchmarks.live.launches import Run, run, specs_of, spread
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
 from plait.runtime.settings import BLOCK_SIZE
@@ -16,7 +17,10 @@ AT_LEAST = 1.2
 BUDGET = 0.4
 SHARES = (0.15, 1.0)
 REPEATS = 2
-GROUPS, SAMPLES, MAX_TOKENS, PROMPT = 2, 4, 64, 64
+GROUPS, SAMPLES, PROMPT = 2, 4, 68
+TURN, RESULT = 32, 18
+"""Tokens: two turns of fixed length with one search result between them."""
+MAX_TOKENS = 2 * TURN + RESULT
 
 
 def jobs(n: int) -> tuple[JobSpec, ...]:
@@ -30,9 +34,9 @@ defaults:
   samples: {SAMPLES}
   steps: 2
   sampling: {{ignore_eos: true}}
-  limits: {{max_tokens: {MAX_TOKENS}}}
+  limits: {{max_tokens: {TURN}}}
   optimizer: {{learning_rate: 1.0e-5}}
-  environment: {{name: reasoning-gym, dataset: simple_equations}}
+  environment: {{name: search, examples: 0, fixed_calls: 1, result_tokens: [8, 8]}}
 jobs:
 {rows}
 """
@@ -54,15 +58,34 @@ def budget_blocks(n: int, share: float) -> int:
 def measure() -> Measured:
     """Time without admission over time with it."""
     specs, blocks = jobs(4), budget_blocks(4, BUDGET)
-    with_s, without_s = [], []
+    with_it: list[Run] = []
+    without: list[Run] = []
     for _ in range(REPEATS):
-        with_s.append(run(specs, "plait", kv_blocks=blocks).wall_s)
-        without_s.append(run(specs, "no-admission", kv_blocks=blocks).wall_s)
-    region = {}
-    for share in SHARES:
-        shared = run(specs, "no-admission", kv_blocks=budget_blocks(4, share)).wall_s
-        alone = run(specs, "sequential", kv_blocks=budget_blocks(4, share)).wall_s
-        region[str(share)] = {"shared_s": shared, "sequential_s": alone, "gain": alone / shared}
+        with_it.append(run(specs, "plait", kv_blocks=blocks))
+        without.append(run(specs, "no-admission", kv_blocks=blocks))
+    pairs = {
+        share: (
+            run(specs, "no-admission", kv_blocks=budget_blocks(4, share)),
+            run(specs, "sequential", kv_blocks=budget_blocks(4, share)),
+        )
+        for share in SHARES
+    }
+    return judge(with_it, without, pairs)
+
+
+def judge(
+    with_it: Sequence[Run], without: Sequence[Run], pairs: Mapping[float, tuple[Run, Run]]
+) -> Measured:
+    """What the launches show; ``pairs``: shared without admission, and one at a time, by budget."""
+    with_s, without_s = [r.wall_s for r in with_it], [r.wall_s for r in without]
+    region = {
+        str(share): {
+            "shared_s": shared.wall_s,
+            "sequential_s": alone.wall_s,
+            "gain": alone.wall_s / shared.wall_s,
+        }
+        for share, (shared, alone) in pairs.items()
+    }
     picture = _draw(region)
     value = median(without_s) / median(with_s)
     return Measured(
@@ -72,11 +95,17 @@ def measure() -> Measured:
         detail={
             "with_s": with_s,
             "without_s": without_s,
-            "blocks": blocks,
+            "rollout_tokens_with": [_rollout_tokens(r) for r in with_it],
+            "rollout_tokens_without": [_rollout_tokens(r) for r in without],
             "picture": picture.name,
             "gain_of_sharing_without_admission_by_budget_share": region,
         },
     )
+
+
+def _rollout_tokens(one: Run) -> int:
+    """Tokens that the rollout engine computed, those computed again included."""
+    return sum(s["tokens"] for s in one.launch.spans if s["kind"] == "rollout")
 
 
 def _draw(region: dict[str, dict[str, float]]) -> Path:
