@@ -30,7 +30,7 @@ _ALL = (
         name="A3",
         what="four search jobs by tool latency: share of the bound",
         at_least=a3_latency.OF_BOUND,
-        minutes=20,
+        minutes=12,
         measure=a3_latency.measure,
     ),
     Figure(
@@ -51,14 +51,14 @@ _ALL = (
         name="A6",
         what="cache at 40 % of the worst case: admission against none",
         at_least=a6_admission.AT_LEAST,
-        minutes=20,
+        minutes=11,
         measure=a6_admission.measure,
     ),
     Figure(
         name="A7",
         what="ablation: change of throughput without asynchrony (shown beside the paper's)",
         at_least=None,
-        minutes=12,
+        minutes=7,
         measure=a7_ablation.measure,
     ),
 )
