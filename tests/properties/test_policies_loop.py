@@ -123,9 +123,9 @@ def test_weighted_shares_converge_under_overload(weights: list[float], data) -> 
     record = simulate(make("marlaas"), jobs, budget=BUDGET, horizon_s=3_000)
     total = sum(record.served.values())
     for i, job in enumerate(jobs):
-        share = record.served[f"r{i:02d}"] / total
-        fair = job.weight / sum(j.weight for j in jobs)
-        assert share == pytest.approx(fair, rel=0.1)
+        fair_s = total * job.weight / sum(j.weight for j in jobs)
+        # Whole steps are granted: a light run has seven of them here, so one more is a lot.
+        assert abs(record.served[f"r{i:02d}"] - fair_s) <= 0.1 * fair_s + job.rollout_s
 
 
 @settings(max_examples=2)
