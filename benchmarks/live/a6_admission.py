@@ -9,9 +9,9 @@ from statistics import median
 
 from benchmarks.figure import RESULTS, Measured
 from benchmarks.live.launches import Run, run, specs_of, spread
+from plait.engines.factory import BLOCK_SIZE
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
-from plait.runtime.settings import BLOCK_SIZE
 
 AT_LEAST = 1.2
 BUDGET = 0.4

@@ -1,6 +1,7 @@
 """The report of a launch: table, JSON, picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from plait.obs.jsonl import dumps
 from plait.obs.launch import read_launch
 from plait.obs.palette import PALETTE, job_colours
 from plait.obs.recorder import Recorder
-from plait.obs.report import make_report, to_json, to_text
+from plait.obs.report import _reward, make_report, to_json, to_text
 from plait.obs.timeline import occupancy, spread
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -40,6 +41,12 @@ def test_the_table_tells_the_figures(launch_dir: Path) -> None:
     (b,) = [line for line in shown.splitlines() if line.startswith("b  ")]
     assert "trainer_busy 3.0 s" in b
     assert "b failed: the loss is not finite: lower the learning rate" in shown
+
+
+def test_a_reward_without_a_first_one_is_told_alone(launch_dir: Path) -> None:
+    job = make_report(launch_dir).stats.jobs[0]
+    assert _reward(replace(job, reward_first=None)) == "0.750 (held-out)"
+    assert _reward(replace(job, reward_first=None, reward_last=None)) == "–"
 
 
 def test_without_a_comparison_there_is_no_stretch(launch_dir: Path) -> None:

@@ -1,14 +1,16 @@
 """Every figure of a launch whose figures are known."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from obs_launch import two_job_launch
 
 from plait.core.ids import RunId
-from plait.obs.launch import read_launch
+from plait.obs.launch import JobLog, read_launch
 from plait.obs.recorder import Recorder
-from plait.obs.stats import LaunchStats, covered_s, launch_stats, tpts_by_job
+from plait.obs.stats import LaunchStats, _rewards, covered_s, launch_stats, tpts_by_job
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +112,18 @@ def test_workers(stats: LaunchStats) -> None:
 def test_overlapping_spans_are_counted_once() -> None:
     assert covered_s([(0, 2), (1, 3), (5, 6), (5.2, 5.5)]) == 4.0
     assert covered_s([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "last"), [([0, 4, 8], 0.0, 0.8), ([4, 8], None, 0.8), ([8], None, 0.8)]
+)
+def test_the_first_held_out_reward_is_that_before_the_first_step_or_none(
+    steps: list[int], first: float | None, last: float
+) -> None:
+    rows = [{"step": n, "eval_reward_mean": n / 10, "eval_n": 32} for n in steps]
+    log = cast(JobLog, SimpleNamespace(evaluations=rows, steps=[{"reward_mean": 0.1}]))
+    held_out, found, end = _rewards(log)
+    assert held_out
+    assert (None if found is None else found.mean) == first
+    assert end is not None
+    assert end.mean == last

@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from plait.core.errors import EngineError, RequestError
+from plait.core.errors import EngineError, RequestError, StoreError
 from plait.core.ids import LOCAL_TENANT, OpId, RunId
 from plait.core.operations import AdamParams, ForwardBackward, ForwardResult, OptimStep, TrainOp
 from plait.core.runs import RunSpec
 from plait.policies.dispatch import FairDispatch
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
-from plait.runtime.gradients import Gradient
+from plait.runtime.gradients import Gradient, Gradients
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.trainer_queue import TrainerQueue
 
@@ -123,3 +123,20 @@ async def test_a_gradient_given_up_while_it_is_made_does_not_count(desk: Desk) -
     desk.ask("next step", OptimStep)
     last = desk.worker.sent[-1]
     assert [op.op_id for op in last.before] == ["next step/load", "kept"]
+
+
+async def test_what_was_added_is_no_failure_though_its_end_cannot_be_written(desk: Desk) -> None:
+    gradients = Gradients()
+    queued = desk.ask("gradient", ForwardBackward)
+    desk.queue.finished(OpId("gradient"), ADDED, 0.1)
+    with pytest.raises(StoreError), gradients.one() as gradient:  # noqa: PT012 - as the client does
+        gradient.queued = queued
+        raise StoreError("the disk is full")
+    assert not gradient.failed
+    assert gradients.before() == ()
+
+
+def test_what_was_never_queued_has_failed() -> None:
+    with pytest.raises(StoreError), Gradients().one() as gradient:
+        raise StoreError("the disk is full")
+    assert gradient.failed

@@ -54,7 +54,7 @@ def left_of(directory: Path) -> Left:
 
 
 def overridden(
-    settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool, elastic: bool = True
+    settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool, elastic: bool
 ) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(

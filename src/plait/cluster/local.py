@@ -77,6 +77,5 @@ def worker_env(cores: int) -> dict[str, str]:
         "MKL_NUM_THREADS": str(cores),
         "OMP_DYNAMIC": "FALSE",
         "GOMP_SPINCOUNT": "2000",
-        "MALLOC_ARENA_MAX": "1",  # one heap: what one thread frees, any other can use
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -128,10 +128,12 @@ def _workers(stats: LaunchStats) -> Table:
 
 
 def _reward(job: JobStats) -> str:
-    if job.reward_first is None or job.reward_last is None:
+    if job.reward_last is None:
         return "–"
-    gain = difference_ci95(job.reward_first, job.reward_last)
     kind = "held-out" if job.reward_is_held_out else "training"
+    if job.reward_first is None:  # not evaluated at the start
+        return f"{job.reward_last.mean:.3f} ({kind})"
+    gain = difference_ci95(job.reward_first, job.reward_last)
     return f"{job.reward_first.mean:.3f} → {job.reward_last.mean:.3f} ({_signed(gain)}, {kind})"
 
 

@@ -47,7 +47,7 @@ class Gradients:
         try:
             yield gradient
         except BaseException:
-            gradient.refused = True
+            gradient.refused = gradient.queued is None  # else its future says what became of it
             raise
         finally:
             self._open.remove(gradient)

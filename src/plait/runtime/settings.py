@@ -6,21 +6,14 @@ from dataclasses import dataclass, replace
 import psutil
 
 from plait.core.errors import CapacityError, ConfigError
+from plait.engines.factory import BLOCK_SIZE, TRAIN_BYTES
 from plait.engines.protocol import ModelShape
-
-BLOCK_SIZE = 4
-"""Tokens per cache block: a turn computes anew what its prefix has beyond whole blocks, so smaller
-ones save a fifth of a multi-turn job's prefill (4 against 16, SmolLM2); decoding is as fast."""
 
 KV_SHARE = 0.25
 """Share of free memory that the cache may take: the rest is activations and the user's."""
 
 KV_MAX_BYTES = 256 << 20
 """More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
-
-TRAIN_BYTES = 600_000_000
-"""Activations of one micro-batch: about 500 tokens of a 135 M model (measured: 1,300 gain a fifth
-on a CPU, for three times the memory)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

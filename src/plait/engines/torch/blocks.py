@@ -14,10 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from plait.core.ids import RunId
-
-DEFAULT_BLOCK_SIZE = 16
-"""Tokens per block where none is given: vLLM's choice, right for a GPU's kernels. Half a block is
-wasted per sample; a shared prefix is found only in whole blocks."""
+from plait.engines.factory import BLOCK_SIZE
 
 Policy = tuple[RunId, int | None]
 """Run and version whose weights made the content."""
@@ -26,9 +23,7 @@ Policy = tuple[RunId, int | None]
 class Blocks:
     """A ledger of ``n_blocks`` blocks."""
 
-    def __init__(
-        self, n_blocks: int, *, block_size: int = DEFAULT_BLOCK_SIZE, reuse: bool = True
-    ) -> None:
+    def __init__(self, n_blocks: int, *, block_size: int = BLOCK_SIZE, reuse: bool = True) -> None:
         self.block_size = block_size
         self.n_blocks = n_blocks
         self.by_run: Counter[RunId] = Counter()

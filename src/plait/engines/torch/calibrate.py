@@ -14,14 +14,14 @@ import torch
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Datum, Sample, SamplingParams
 from plait.core.runs import LoraSpec
+from plait.engines.factory import BLOCK_SIZE
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.trainer import TorchTrain
 
 BATCHES = (1, 8, 32, 64)
 PROMPT, NEW = 32, 12
 """Tokens: enough decode steps to leave the prefill behind, few enough for a small machine."""
-CACHE_TOKENS, BLOCK_SIZE = 4096, 4
-"""Blocks as launches have them."""
+CACHE_TOKENS = 4096
 TRAIN_SEQS, TRAIN_LEN = 8, 64
 RUN = RunId("calibrate")
 
@@ -29,7 +29,7 @@ RUN = RunId("calibrate")
 def main() -> None:
     model_dir, cores = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(cores)
-    rollout = TorchRollout(model_dir, n_blocks=CACHE_TOKENS // BLOCK_SIZE, block_size=BLOCK_SIZE)
+    rollout = TorchRollout(model_dir, n_blocks=CACHE_TOKENS // BLOCK_SIZE)
     rates = {"decode": {}, "prefill": 0.0, "train": 0.0}
     for batch in BATCHES:
         decode, prefill = _decode(rollout, batch)

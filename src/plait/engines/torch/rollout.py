@@ -16,9 +16,10 @@ from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.engines.factory import BLOCK_SIZE
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch.batch import Batch, Batcher, attend
-from plait.engines.torch.blocks import DEFAULT_BLOCK_SIZE, Blocks, Policy
+from plait.engines.torch.blocks import Blocks, Policy
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
@@ -50,7 +51,7 @@ class TorchRollout:
         model_dir: str | Path,
         *,
         n_blocks: int,
-        block_size: int = DEFAULT_BLOCK_SIZE,
+        block_size: int = BLOCK_SIZE,
         max_batch_tokens: int = 512,
         max_seqs: int = 64,
         prefix_cache: bool = True,

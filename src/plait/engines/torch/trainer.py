@@ -15,6 +15,7 @@ from plait.core.errors import EngineError, RequestError
 from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
 from plait.core.runs import LoraSpec
+from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.model import Rope
 from plait.engines.torch.train.adamw import adamw_step
@@ -36,9 +37,6 @@ from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
 
-MEMORY_BYTES = 600_000_000
-"""Activations of a micro-batch, where no more is said."""
-
 MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
 """Tokens of a micro-batch at most, so that control returns often. Fewer cost more than they save: a
 prefix is computed once per micro-batch (measured: 256 tokens take 1.4 times as long)."""
@@ -51,7 +49,7 @@ class TorchTrain:
         self,
         model_dir: str | Path,
         *,
-        memory_bytes: int = MEMORY_BYTES,
+        memory_bytes: int = TRAIN_BYTES,
         max_tokens: int | None = None,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
