@@ -66,40 +66,33 @@ class Attention:
 
 
 class _Attention(torch.autograd.Function):
+    """Keeps its input alone: to lay it out and to score again costs less than to hold every layer's
+    padded queries, keys, values and scores, which are most of a micro-batch's memory."""
+
     @staticmethod
     def forward(ctx, qkv_NO, a: Attention):
-        heads, n_rotated = qkv_NO.view(len(qkv_NO), -1, a.e), a.k * (a.g + 1)
-        qk_NXE = rotated(heads[:, :n_rotated], a.cos_N1E, a.sin_N1E)
-        q_BHTE, k_BKTE = a.read(qk_NXE.flatten(1)).split((a.k * a.g, a.k), 1)
-        v_BKTE = a.read(heads[:, n_rotated:].flatten(1))
         ctx.a = a
+        ctx.save_for_backward(qkv_NO)
+        q_BHTE, k_BKTE, v_BKTE = _laid_out(qkv_NO, a)
         if a.mask_TT is None:
-            with torch.enable_grad():
-                ins = [
-                    x.detach().requires_grad_(qkv_NO.requires_grad)
-                    for x in (q_BHTE, k_BKTE, v_BKTE)
-                ]
-                out_BHTE = F.scaled_dot_product_attention(*ins, is_causal=True, enable_gqa=a.g > 1)
-            ctx.fused = (out_BHTE, ins) if ctx.needs_input_grad[0] else None
-            return a.pack(out_BHTE.detach()).flatten(1)
-        shape = (a.b * a.k, a.g * a.t, a.e)
-        q = torch.mul(q_BHTE, a.scale).reshape(shape)
-        k, v = (x.reshape(-1, a.t, a.e) for x in (k_BKTE, v_BKTE))
-        mask = a.mask_TT.repeat(a.g, 1).expand(len(q), -1, -1)
-        scores = torch.baddbmm(mask, q, k.transpose(1, 2))
-        p = torch.softmax(scores, -1, out=scores)
-        ctx.save_for_backward(q, k, v, p)
-        return a.pack(torch.bmm(p, v).view(a.b, a.k * a.g, a.t, a.e)).flatten(1)
+            return a.pack(_fused(q_BHTE, k_BKTE, v_BKTE, a)).flatten(1)
+        q, k, v = _by_key_head(q_BHTE, k_BKTE, v_BKTE, a)
+        out = torch.bmm(_probabilities(q, k, a), v)
+        return a.pack(out.view(a.b, a.k * a.g, a.t, a.e)).flatten(1)
 
     @staticmethod
     def backward(ctx, do_NO):
-        a = ctx.a
+        a, (qkv_NO,) = ctx.a, ctx.saved_tensors
+        q_BHTE, k_BKTE, v_BKTE = _laid_out(qkv_NO, a)
         do_BHTE = a.lay_out(do_NO)
         if a.mask_TT is None:
-            out_BHTE, ins = ctx.fused
+            with torch.enable_grad():
+                ins = [x.detach().requires_grad_() for x in (q_BHTE, k_BKTE, v_BKTE)]
+                out_BHTE = _fused(*ins, a)
             dq, dk, dv = torch.autograd.grad(out_BHTE, ins, do_BHTE)
         else:
-            q, k, v, p = ctx.saved_tensors
+            q, k, v = _by_key_head(q_BHTE, k_BKTE, v_BKTE, a)
+            p = _probabilities(q, k, a)
             do = do_BHTE.reshape(q.shape)
             dv = torch.bmm(p.transpose(1, 2), do)
             dp = torch.bmm(do, v.transpose(1, 2))
@@ -113,6 +106,34 @@ class _Attention(torch.autograd.Function):
         rotated(a.unread(dk), a.cos_N1E, a.sin_N1E.neg(), out=dqkv[:, n_q : n_q + a.k])
         dqkv[:, n_q + a.k :] = a.unread(dv)
         return dqkv.view(n, -1), None
+
+
+def _laid_out(qkv_NO, a: Attention):
+    """Rotated queries ``(B, H, T, E)`` and keys, and values ``(B, K, T, E)``."""
+    heads, n_rotated = qkv_NO.view(len(qkv_NO), -1, a.e), a.k * (a.g + 1)
+    qk_NXE = rotated(heads[:, :n_rotated], a.cos_N1E, a.sin_N1E)
+    q_BHTE, k_BKTE = a.read(qk_NXE.flatten(1)).split((a.k * a.g, a.k), 1)
+    return q_BHTE, k_BKTE, a.read(heads[:, n_rotated:].flatten(1))
+
+
+def _fused(q_BHTE, k_BKTE, v_BKTE, a: Attention):
+    return F.scaled_dot_product_attention(
+        q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=a.g > 1
+    )
+
+
+def _by_key_head(q_BHTE, k_BKTE, v_BKTE, a: Attention):
+    """Scaled queries ``(BK, GT, E)``; keys and values ``(BK, T, E)``."""
+    q = torch.mul(q_BHTE, a.scale).reshape(a.b * a.k, a.g * a.t, a.e)
+    k, v = (x.reshape(-1, a.t, a.e) for x in (k_BKTE, v_BKTE))
+    return q, k, v
+
+
+def _probabilities(q, k, a: Attention):
+    """What each query reads of each place, ``(BK, GT, T)``."""
+    mask = a.mask_TT.repeat(a.g, 1).expand(len(q), -1, -1)
+    scores = torch.baddbmm(mask, q, k.transpose(1, 2))
+    return torch.softmax(scores, -1, out=scores)
 
 
 def rotated(x_NXE, cos_N1E, sin_N1E, out=None):

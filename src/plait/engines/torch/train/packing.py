@@ -13,8 +13,8 @@ from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.prefix import Family
 
 SHORT = 160
-"""Longest sequence of a micro-batch for which attention makes whole rows of scores, and keeps them
-(measured: faster than the fused kernel up to there, though half of them are masked away)."""
+"""Longest sequence of a micro-batch for which attention makes whole rows of scores, (measured:
+faster than the fused kernel up to there, though half of them are masked away)."""
 
 SLACK = 1.2
 """What an allocator really takes by what is asked of it (measured: glibc 1.15)."""
@@ -41,14 +41,15 @@ class Cost:
 
 
 def train_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
-    """What the backward pass needs: per layer the inputs of norms and projections, gates, padded
-    queries, keys and values, and scores; beside them the widest layer's gradients."""
-    kept = 2 * arch.hidden + arch.q_size + 2 * arch.inter
+    """What the backward pass needs: per layer the inputs of norms, projections and attention, and
+    gates; beside them the widest layer's gradients, and one layer's padded queries, keys, values and
+    scores with theirs."""
+    kept = 2 * arch.hidden + 2 * arch.q_size + 2 * arch.kv_size + 2 * arch.inter
     passing = 4 * arch.inter + 4 * arch.hidden
     return Cost(
         token_bytes=item_bytes * (arch.n_layers * kept + passing),
-        place_bytes=item_bytes * arch.n_layers * (arch.q_size + 2 * arch.kv_size),
-        score_bytes=item_bytes * arch.n_layers * arch.n_heads,
+        place_bytes=item_bytes * 4 * (arch.q_size + arch.kv_size),
+        score_bytes=item_bytes * 3 * arch.n_heads,
         fixed_bytes=fixed_bytes,
     )
 
