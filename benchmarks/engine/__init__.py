@@ -1,0 +1,1 @@
+"""Figures of the torch engine alone, without a launch."""
