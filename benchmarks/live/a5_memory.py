@@ -1,8 +1,13 @@
-"""A5: memory of four jobs on one model: proportional set size of the head and all its processes."""
+"""A5: memory of four jobs on one model: proportional set size of the head and all its processes.
+
+Measured as it is and with ``--lean``; the bar is judged on the former.
+"""
 
 import asyncio
 import os
 import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -16,47 +21,46 @@ AT_MOST_GB = 2.5
 SAMPLE_S = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The launch at its largest."""
+
+    gb: float
+    gb_by_process: dict[str, float]
+    weights_pss_gb: dict[str, float]
+    seconds: float
+
+
 def measure() -> Measured:
     """The peak of the summed PSS while four jobs roll out and train."""
-    peak: dict[str, float] = {"gb": 0.0}
-    at_peak: dict[str, float] = {}
-    weights: dict[str, float] = {}
+    usual, lean = (asyncio.run(_peak(Settings(lean=lean))) for lean in (False, True))
+    return Measured(
+        value=AT_MOST_GB / usual.gb,
+        ok=usual.gb <= AT_MOST_GB,
+        detail={"at_most": AT_MOST_GB, **asdict(usual), "lean": asdict(lean)},
+    )
+
+
+async def _peak(settings: Settings) -> Peak:
+    peak = Peak(gb=0.0, gb_by_process={}, weights_pss_gb={}, seconds=0.0)
 
     async def watch() -> None:
+        nonlocal peak
         while True:
             parts = _pss_by_process()
-            if sum(parts.values()) > peak["gb"]:
-                peak["gb"] = sum(parts.values())
-                at_peak.clear()
-                at_peak.update(parts)
-                weights.update(_mapped_weights())
+            if (gb := sum(parts.values())) > peak.gb:
+                mapped = _mapped_weights()
+                peak = Peak(gb=gb, gb_by_process=parts, weights_pss_gb=mapped, seconds=0.0)
             await asyncio.sleep(SAMPLE_S)
 
-    async def both() -> None:
-        watching = asyncio.create_task(watch())
-        directory = Path(tempfile.mkdtemp(prefix="plait-bench-"))
-        try:
-            await drive(
-                search_jobs(0.5, steps=2),
-                directory,
-                policy="plait",
-                settings=Settings(),
-                quiet=True,
-            )
-        finally:
-            watching.cancel()
-
-    asyncio.run(both())
-    return Measured(
-        value=AT_MOST_GB / peak["gb"],
-        ok=peak["gb"] <= AT_MOST_GB,
-        detail={
-            "at_most": AT_MOST_GB,
-            "gb": peak["gb"],
-            "gb_by_process": at_peak,
-            "weights_pss_gb": weights,
-        },
-    )
+    watching = asyncio.create_task(watch())
+    directory = Path(tempfile.mkdtemp(prefix="plait-bench-"))
+    jobs, start = search_jobs(0.5, steps=2), time.perf_counter()
+    try:
+        await drive(jobs, directory, policy="plait", settings=settings, quiet=True)
+    finally:
+        watching.cancel()
+    return replace(peak, seconds=time.perf_counter() - start)
 
 
 def _family() -> list[psutil.Process]:

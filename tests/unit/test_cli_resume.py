@@ -40,10 +40,11 @@ def test_the_policys_options_and_the_settings_are_kept(begun: Path) -> None:
 
 def test_what_is_asked_for_now_goes_first() -> None:
     before = Settings(cores=3, kv_blocks=7)
-    asked = overridden(before, cores=2, kv_blocks=0, deterministic=True, elastic=False)
-    assert asked == Settings(cores=2, kv_blocks=7, deterministic=True, elastic=False)
-    kept = Settings(deterministic=True, elastic=False)
-    assert overridden(kept, cores=0, kv_blocks=0, deterministic=False, elastic=True) == kept
+    asked = overridden(before, cores=2, kv_blocks=0, deterministic=True, elastic=False, lean=True)
+    assert asked == Settings(cores=2, kv_blocks=7, deterministic=True, elastic=False, lean=True)
+    kept = Settings(deterministic=True, elastic=False, lean=True)
+    asked = overridden(kept, cores=0, kv_blocks=0, deterministic=False, elastic=True, lean=False)
+    assert asked == kept
 
 
 @pytest.mark.parametrize("text", ["", '{"policy": ', "[]", "{}", "\xff"])

@@ -14,7 +14,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 
 
 def test_every_matrix_is_packed_and_gives_the_plain_product(weights: Weights) -> None:
-    linear, least_rows = make_linear(weights, pack=True)
+    linear, least_rows = make_linear(weights)
     assert least_rows is one_row
     layer = weights.layers[1]
     cases = [(layer.qkv, layer.qkv_bias), (layer.down, layer.down_bias), (weights.head, None)]
@@ -24,7 +24,7 @@ def test_every_matrix_is_packed_and_gives_the_plain_product(weights: Weights) ->
 
 
 def test_a_packed_row_has_the_same_bits_among_any_rows_and_threads(weights: Weights) -> None:
-    linear, _ = make_linear(weights, pack=True)
+    linear, _ = make_linear(weights)
     n_threads = torch.get_num_threads()
     w = weights.layers[0].gate_up
     x = torch.randn(70, w.shape[1])
@@ -38,5 +38,23 @@ def test_a_packed_row_has_the_same_bits_among_any_rows_and_threads(weights: Weig
         torch.set_num_threads(n_threads)
 
 
-def test_packing_can_be_switched_off(weights: Weights) -> None:
-    assert make_linear(weights, pack=False) == (F.linear, plain_rows)
+def test_without_layers_only_the_head_is_packed(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, least_rows = make_linear(weights, layers=False)
+    assert least_rows is plain_rows
+    plain: list[torch.Tensor] = []
+
+    def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        plain.append(w)
+        return x @ w.T if bias is None else x @ w.T + bias
+
+    monkeypatch.setattr("plait.engines.torch.packed.F.linear", product)
+    layer = weights.layers[1]
+    for w, bias in [
+        (layer.qkv, layer.qkv_bias),
+        (layer.down, layer.down_bias),
+        (weights.head, None),
+    ]:
+        linear(torch.randn(5, w.shape[1]), w, bias)
+    assert [id(w) for w in plain] == [id(layer.qkv), id(layer.down)]

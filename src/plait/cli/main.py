@@ -56,6 +56,9 @@ def run(
     elastic: Annotated[
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
+    lean: Annotated[
+        bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
+    ] = False,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the policy, KEY=VALUE; may be repeated.")
     ] = None,
@@ -74,6 +77,7 @@ def run(
             kv_blocks=kv_blocks,
             deterministic=deterministic,
             elastic=elastic,
+            lean=lean,
             options=option or [],
             as_json=format is Format.JSON,
         ),

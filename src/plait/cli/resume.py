@@ -54,7 +54,13 @@ def left_of(directory: Path) -> Left:
 
 
 def overridden(
-    settings: Settings, *, cores: int, kv_blocks: int, deterministic: bool, elastic: bool
+    settings: Settings,
+    *,
+    cores: int,
+    kv_blocks: int,
+    deterministic: bool,
+    elastic: bool,
+    lean: bool,
 ) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(
@@ -63,4 +69,5 @@ def overridden(
         kv_blocks=kv_blocks or settings.kv_blocks,
         deterministic=deterministic or settings.deterministic,
         elastic=elastic and settings.elastic,
+        lean=lean or settings.lean,
     )

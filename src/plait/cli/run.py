@@ -40,6 +40,7 @@ def run_command(
     kv_blocks: int,
     deterministic: bool,
     elastic: bool,
+    lean: bool,
     options: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -59,6 +60,7 @@ def run_command(
             kv_blocks=kv_blocks,
             deterministic=deterministic,
             elastic=elastic,
+            lean=lean,
         )
     else:
         specs = load_jobs(files)
@@ -66,7 +68,11 @@ def run_command(
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         check_new(target)
         settings = Settings(
-            cores=cores, kv_blocks=kv_blocks, deterministic=deterministic, elastic=elastic
+            cores=cores,
+            kv_blocks=kv_blocks,
+            deterministic=deterministic,
+            elastic=elastic,
+            lean=lean,
         )
     try:
         outcomes = asyncio.run(

@@ -64,7 +64,10 @@ class Pool:
                 max_seqs=settings.max_seqs,
                 train_memory_bytes=settings.train_memory_bytes,
                 elastic=settings.elastic,
-                options={"prefix_cache": float(not settings.deterministic)},
+                options={
+                    "prefix_cache": float(not settings.deterministic),
+                    "pack_layers": float(not settings.lean),
+                },
             )
             for slot, (name, (rollout, train)) in enumerate(roles.items())
         ]

@@ -15,6 +15,10 @@ KV_SHARE = 0.25
 KV_MAX_BYTES = 256 << 20
 """More cache than this does not help a CPU, whose decode rate is flat beyond a few hundred rows."""
 
+LEAN_KV_MAX_BYTES = 128 << 20
+LEAN_TRAIN_BYTES = 350_000_000
+"""The same two budgets where memory matters more than speed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -30,6 +34,9 @@ class Settings:
     train_memory_bytes: int = TRAIN_BYTES
     elastic: bool = True
     """Workers lend each other the cores that they do not use; off, each keeps to its part."""
+    lean: bool = False
+    """Memory before speed: no packed copy of the layers' weights, half the cache, smaller
+    micro-batches (figure A5 gives both sides)."""
     deterministic: bool = False
     """A job alone in its launch gives the same bits every time: samples take their turns in waves,
     and no cached prefix is used again. A single-turn job does without, unless its prompts begin
@@ -42,10 +49,14 @@ class Settings:
             raise ConfigError("cores and max_seqs must be at least 1, kv_blocks at least 0")
         block_bytes = self.block_size * shape.kv_bytes_per_token
         free = int(psutil.virtual_memory().available)
-        blocks = self.kv_blocks or min(KV_MAX_BYTES, int(free * KV_SHARE)) // block_bytes
+        most = LEAN_KV_MAX_BYTES if self.lean else KV_MAX_BYTES
+        blocks = self.kv_blocks or min(most, int(free * KV_SHARE)) // block_bytes
         if blocks * block_bytes > free:
             raise CapacityError(
                 f"{blocks} cache blocks need {blocks * block_bytes / 1e9:.1f} GB, "
                 f"{free / 1e9:.1f} GB are free: lower kv_blocks"
             )
-        return replace(self, cores=cores, kv_blocks=max(1, blocks))
+        train = self.train_memory_bytes
+        if self.lean:
+            train = min(train, LEAN_TRAIN_BYTES)
+        return replace(self, cores=cores, kv_blocks=max(1, blocks), train_memory_bytes=train)

@@ -25,6 +25,7 @@ def build(config: EngineConfig) -> Engines:
             block_size=config.block_size,
             max_seqs=config.max_seqs,
             prefix_cache=config.options.get("prefix_cache", 1.0) > 0,
+            pack_layers=config.options.get("pack_layers", 1.0) > 0,
             on_layer=config.on_layer,
         )
     if config.train:

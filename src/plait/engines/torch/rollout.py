@@ -55,7 +55,7 @@ class TorchRollout:
         max_batch_tokens: int = 512,
         max_seqs: int = 64,
         prefix_cache: bool = True,
-        pack: bool = True,
+        pack_layers: bool = True,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
@@ -68,7 +68,7 @@ class TorchRollout:
             )
         self.shape = read_shape(model_dir)
         self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
-        self._linear, self._least_rows = make_linear(self._weights, pack=pack)
+        self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers)
         self._rope = Rope(self._weights.arch, torch.device(device), dtype)
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)

@@ -42,8 +42,8 @@ class Cost:
 
 def train_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
     """What the backward pass needs: per layer the inputs of norms, projections and attention, and
-    gates; beside them the widest layer's gradients, and one layer's padded queries, keys, values and
-    scores with theirs."""
+    gates; beside them the widest layer's gradients, and one layer's padded queries, keys, values
+    and scores with theirs."""
     kept = 2 * arch.hidden + 2 * arch.q_size + 2 * arch.kv_size + 2 * arch.inter
     passing = 4 * arch.inter + 4 * arch.hidden
     return Cost(
