@@ -1,5 +1,6 @@
 """All figures by name."""
 
+from benchmarks.engine import b3_decode, b4_adapters, b5_training, b7_gemm_share
 from benchmarks.figure import Figure
 from benchmarks.live import (
     a1_demo,
@@ -10,6 +11,7 @@ from benchmarks.live import (
     a6_admission,
     a7_ablation,
 )
+from benchmarks.peers import trl_steps, vllm_decode
 
 _ALL = (
     Figure(
@@ -60,6 +62,55 @@ _ALL = (
         at_least=None,
         minutes=7,
         measure=a7_ablation.measure,
+    ),
+    Figure(
+        name="B1",
+        what="one job's step (8 prompts x 4 samples x 32 tokens, SmolLM2, LoRA) against TRL's",
+        at_least=trl_steps.ONE_AT_LEAST,
+        minutes=6,
+        measure=trl_steps.one,
+    ),
+    Figure(
+        name="B2",
+        what="four such jobs at once against TRL one after another, steps per hour",
+        at_least=trl_steps.FOUR_AT_LEAST,
+        minutes=8,
+        measure=trl_steps.four,
+    ),
+    Figure(
+        name="B3",
+        what="decode at batch 8, 32, 64 against plain transformers",
+        at_least=b3_decode.AT_LEAST,
+        minutes=2,
+        measure=b3_decode.measure,
+    ),
+    Figure(
+        name="B4",
+        what="decode with four adapters of ranks 4, 8, 16, 32 against none",
+        at_least=b4_adapters.AT_LEAST,
+        minutes=2,
+        measure=b4_adapters.measure,
+    ),
+    Figure(
+        name="B5",
+        what="training against a plain HF + PEFT loop: least ratio over its bar (1.65, 2)",
+        at_least=1.0,
+        minutes=2,
+        measure=b5_training.measure,
+    ),
+    Figure(
+        name="B7",
+        what="share of the GEMM rate: decode at 64 over 65 %, training over 80 %",
+        at_least=1.0,
+        minutes=1,
+        measure=b7_gemm_share.measure,
+    ),
+    Figure(
+        name="B11",
+        what="decode with four adapters against vLLM's CPU build: least ratio over its bar",
+        at_least=1.0,
+        minutes=6,
+        measure=vllm_decode.measure,
     ),
 )
 FIGURES = {figure.name: figure for figure in _ALL}

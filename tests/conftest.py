@@ -1,12 +1,34 @@
 """Fixtures shared by all tests."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from plait.models.cache import cache_root
+
+KEPT_CACHES = ("models", "rates", "search")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Weights that tests fuse go with the tests; what takes long to make is the user's own cache."""
+    kept, own = cache_root(), tmp_path_factory.mktemp("cache")
+    for name in KEPT_CACHES:
+        (kept / name).mkdir(parents=True, exist_ok=True)
+        (own / name).symlink_to(kept / name)
+    before = os.environ.get("PLAIT_CACHE")
+    os.environ["PLAIT_CACHE"] = str(own)
+    yield
+    if before is None:
+        del os.environ["PLAIT_CACHE"]
+    else:
+        os.environ["PLAIT_CACHE"] = before
 
 
 @pytest.fixture(scope="session")
