@@ -2,6 +2,8 @@
 
 from benchmarks.engine import b3_decode, b4_adapters, b5_training, b7_gemm_share
 from benchmarks.figure import Figure
+from benchmarks.gpu import decode as gpu_decode
+from benchmarks.gpu import training as gpu_training
 from benchmarks.live import (
     a1_demo,
     a2_targets,
@@ -111,6 +113,20 @@ _ALL = (
         at_least=1.0,
         minutes=6,
         measure=vllm_decode.measure,
+    ),
+    Figure(
+        name="G1",
+        what="GPU: decode at 64 and 256, with four adapters and none, against transformers",
+        at_least=1.0,
+        minutes=3,
+        measure=gpu_decode.measure,
+    ),
+    Figure(
+        name="G2",
+        what="GPU: a gradient of eight groups of eight against HF + PEFT",
+        at_least=1.0,
+        minutes=3,
+        measure=gpu_training.measure,
     ),
 )
 FIGURES = {figure.name: figure for figure in _ALL}

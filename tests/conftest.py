@@ -17,7 +17,7 @@ KEPT_CACHES = ("models", "rates", "search")
 
 @pytest.fixture(scope="session", autouse=True)
 def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Weights that tests fuse go with the tests; what takes long to make is the user's own cache."""
+    """Weights that tests fuse go with the tests; what takes long to make is in the user's cache."""
     kept, own = cache_root(), tmp_path_factory.mktemp("cache")
     for name in KEPT_CACHES:
         (kept / name).mkdir(parents=True, exist_ok=True)

@@ -17,12 +17,14 @@ RANK = 8
 RUN = RunId("bench")
 
 
-def groups(n_groups: int, samples: int, prompt: int, answer: int) -> list[tuple[int, ...]]:
+def groups(
+    n_groups: int, samples: int, prompt: int, answer: int, vocab: int = 40_000
+) -> list[tuple[int, ...]]:
     """Sequences of ``prompt + answer`` tokens; those of a group begin alike."""
     g = torch.Generator().manual_seed(prompt)
 
     def some(n: int) -> tuple[int, ...]:
-        return tuple(torch.randint(3, 40_000, (n,), generator=g).tolist())
+        return tuple(torch.randint(3, vocab, (n,), generator=g).tolist())
 
     shared = [some(prompt) for _ in range(n_groups)]
     return [p + some(answer) for p in shared for _ in range(samples)]
