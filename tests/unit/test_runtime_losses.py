@@ -216,3 +216,30 @@ async def test_a_rollout_whose_samples_queue_for_blocks_counts_as_throttled(
         await asyncio.gather(*(draw(run, first=i) for i in range(10)))
         assert run.facts.kv_throttled
         assert not other.facts.kv_throttled
+
+
+async def test_two_rollout_workers_draw_what_one_draws_and_one_may_die(
+    tmp_path: Path, byte_model: Path, session: Session
+) -> None:
+    alone = await session.create_run("one")
+    want = [await draw(alone, first=first) for first in range(5, 11)]
+    spans = Spans()
+    settings = Settings(engine=slow_engine.ENGINE, kv_blocks=128, cores=2, rollout_workers=2)
+    async with Session(
+        tmp_path / "b",
+        model=str(byte_model),
+        sharing=make("plait"),
+        settings=settings,
+        journal=spans,
+    ) as two:
+        run = await two.create_run("one")
+        asked = [draw(run, first=first) for first in range(5, 11)]
+        await spans.rolling("one")
+        assert {w.worker_id for w in two.head.samples._workers.values()} == {
+            ROLLOUT,
+            WorkerId("rollout-1"),
+        }
+        at = {f.worker for f in two.head.samples._in_flight.values()}
+        assert len(at) == 2
+        kill(two)
+        assert await asyncio.gather(*asked) == want

@@ -56,6 +56,9 @@ def run(
     elastic: Annotated[
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
+    rollout_workers: Annotated[
+        int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
+    ] = 0,
     lean: Annotated[
         bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
     ] = False,
@@ -78,6 +81,7 @@ def run(
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
+            rollout_workers=rollout_workers,
             options=option or [],
             as_json=format is Format.JSON,
         ),

@@ -61,6 +61,7 @@ def overridden(
     deterministic: bool,
     elastic: bool,
     lean: bool,
+    rollout_workers: int,
 ) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(
@@ -70,4 +71,5 @@ def overridden(
         deterministic=deterministic or settings.deterministic,
         elastic=elastic and settings.elastic,
         lean=lean or settings.lean,
+        rollout_workers=rollout_workers or settings.rollout_workers,
     )

@@ -41,6 +41,7 @@ def run_command(
     deterministic: bool,
     elastic: bool,
     lean: bool,
+    rollout_workers: int,
     options: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -61,6 +62,7 @@ def run_command(
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
+            rollout_workers=rollout_workers,
         )
     else:
         specs = load_jobs(files)
@@ -73,6 +75,7 @@ def run_command(
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
+            rollout_workers=max(1, rollout_workers),
         )
     try:
         outcomes = asyncio.run(

@@ -86,7 +86,7 @@ def _workers(launch: Launch, now: float) -> tuple[WorkerLine, ...]:
                 threads=round(span.threads) if span and busy else 0,
                 busy_share=head.busy_s.get(worker_id, 0.0) / max(now - head.started_s, 1e-9),
                 kv_blocks_used=span.kv_blocks_used if span and busy else 0,
-                kv_blocks=head.settings.kv_blocks if handle.config.rollout else 0,
+                kv_blocks=head.settings.worker_kv_blocks if handle.config.rollout else 0,
             )
         )
     return tuple(lines)

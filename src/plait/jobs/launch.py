@@ -248,7 +248,7 @@ class Launch:
 def room(shape: ModelShape, settings: Settings) -> Room:
     """What one sample may have under resolved settings."""
     return Room(
-        max_context=shape.max_context, cache_tokens=settings.kv_blocks * settings.block_size
+        max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
     )
 
 

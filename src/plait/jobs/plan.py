@@ -80,7 +80,7 @@ async def make_plan(
 ) -> Plan:
     """Estimate; an error that names its job if a single sample can never fit."""
     room = Room(
-        max_context=shape.max_context, cache_tokens=settings.kv_blocks * settings.block_size
+        max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
     )
     jobs = [
         await _job(spec, source, shape, rates, settings, room)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plait.core.errors import PlaitError, RunEnded
-from plait.core.ids import RunId
+from plait.core.ids import RunId, WorkerId
 from plait.core.operations import ForwardBackward
 from plait.core.plan import Wait
 from plait.core.runs import RunSpec, Stage
@@ -49,6 +49,8 @@ class RunFacts:
     """When the rollout under way was admitted; ``since_s`` moves with the training side too."""
     kv_block_s: float = 0.0
     """Block-seconds held by the rollout under way."""
+    kv_held: dict[WorkerId, float] = field(default_factory=dict)
+    """Blocks that its samples held of late, by worker."""
     kv_peak_blocks: int = 0
     kv_throttled: bool = False
     next_seq: int = 1

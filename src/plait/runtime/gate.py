@@ -98,6 +98,7 @@ class Gate:
                 facts = self._roster[run_id]
                 facts.wait = None
                 facts.kv_block_s, facts.kv_peak_blocks, facts.kv_throttled = 0.0, 0, False
+                facts.kv_held.clear()
                 facts.rollout_since_s = now
                 self._stage(facts, Stage.ROLLOUT)
                 future.set_result(None)

@@ -152,11 +152,11 @@ class Head:
             case m.Finished():
                 self.pool.answered()
                 if not self.queue.finished(answer.op_id, answer.result, answer.seconds):
-                    self.samples.finished(answer.op_id, answer.result)
+                    self.samples.finished(handle.worker_id, answer.op_id, answer.result)
             case m.Failed():
                 error = _BY_CODE.get(answer.code, EngineError)(answer.message)
                 if not self.queue.finished(answer.op_id, error, 0.0):
-                    self.samples.finished(answer.op_id, error)
+                    self.samples.finished(handle.worker_id, answer.op_id, error)
             case m.Report():
                 for span in answer.spans:
                     self._account(handle, span)
@@ -183,8 +183,9 @@ class Head:
             facts = self.roster.get(run_id)
             if facts is not None:
                 facts.kv_block_s += block_s
-                mean = block_s / max(span.t1 - span.t0, 1e-9)
-                facts.kv_peak_blocks = max(facts.kv_peak_blocks, round(mean))
+                facts.kv_held[handle.worker_id] = block_s / max(span.t1 - span.t0, 1e-9)
+                held = round(sum(facts.kv_held.values()))
+                facts.kv_peak_blocks = max(facts.kv_peak_blocks, held)
 
     def _attached(self, handle: WorkerHandle) -> None:
         self.journal.event(None, "worker_ready", worker=handle.worker_id, pid=handle.pid)
@@ -196,7 +197,7 @@ class Head:
     def _lost(self, handle: WorkerHandle, why: str) -> None:
         self.journal.event(None, "worker_lost", worker=handle.worker_id, why=why)
         if handle.config.rollout:
-            self.samples.lost()
+            self.samples.lost(handle.worker_id)
         if handle.config.train:
             self.queue.lost()
 

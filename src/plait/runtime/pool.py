@@ -1,6 +1,6 @@
 """Pool: the worker processes of one base model, kept alive.
 
-One worker that rolls out and one that trains (``disaggregated``), or one that does both
+Workers that roll out and one that trains (``disaggregated``), or one that does both
 (``collocated``). A worker that dies is replaced and its work put back; when replacements die
 or cannot start, without getting anything done, the pool gives up and says why.
 """
@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from plait.core.errors import PlaitError, WorkerLost
+from plait.core.errors import ConfigError, PlaitError, WorkerLost
 from plait.core.ids import WorkerId
 from plait.runtime import messages as m
 from plait.runtime.handle import WorkerHandle
@@ -45,8 +45,11 @@ class Pool:
         self._model_dir, self._settings, self._launch_dir = model_dir, settings, launch_dir
         self._on_answer, self._on_lost_cb = on_answer, on_lost
         self._on_attached, self._on_given_up = on_attached, on_given_up
+        if topology != "disaggregated" and settings.rollout_workers > 1:
+            raise ConfigError("rollout_workers needs a policy whose workers do one thing each")
+        rollouts = {f"rollout-{i}": (True, False) for i in range(settings.rollout_workers)}
         roles = (
-            {"rollout-0": (True, False), "train-0": (False, True)}
+            {**rollouts, "train-0": (False, True)}
             if topology == "disaggregated"
             else {"worker-0": (True, True)}
         )
@@ -59,7 +62,7 @@ class Pool:
                 engine=settings.engine,
                 model_dir=str(model_dir),
                 cores=settings.cores,
-                kv_blocks=settings.kv_blocks,
+                kv_blocks=settings.worker_kv_blocks,
                 block_size=settings.block_size,
                 max_seqs=settings.max_seqs,
                 train_memory_bytes=settings.train_memory_bytes,

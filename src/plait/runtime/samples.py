@@ -7,11 +7,12 @@ those of their run; other runs wait for that and lose nothing.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plait.core.errors import PlaitError, WorkerLost
-from plait.core.ids import OpId, RunId
+from plait.core.ids import OpId, RunId, WorkerId
 from plait.core.operations import Done, Result, Sample, SampleResult
+from plait.policies.placement import Homes, place
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
 from plait.runtime.handle import WorkerHandle
@@ -22,22 +23,33 @@ from plait.runtime.suspects import MAX_LOSSES, Suspects
 class _InFlight:
     op: Sample
     future: asyncio.Future[SampleResult]
-    sent: bool = False
+    worker: WorkerId | None = None
+    """Where it has been sent."""
 
 
 @dataclass(slots=True)
 class _Loading:
     command: m.LoadAdapter
     future: asyncio.Future[None]
+    waiting: set[WorkerId] = field(default_factory=set)
+    """Workers that have been told and have not answered."""
+    done: bool = False
+    """Some worker has it."""
     losses: int = 0
+
+    def settle(self) -> None:
+        """Over once every worker that was told has answered, or is gone."""
+        if self.done and not self.waiting and not self.future.done():
+            self.future.set_result(None)
 
 
 class Samples:
-    """All sample operations of one base model, on one rollout worker."""
+    """All sample operations of one base model, on its rollout workers."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._worker: WorkerHandle | None = None
+        self._workers: dict[WorkerId, WorkerHandle] = {}
+        self._homes = Homes()
         self._in_flight: dict[OpId, _InFlight] = {}
         self._loads: dict[OpId, _Loading] = {}
         self._outbox: list[Sample] = []
@@ -45,8 +57,8 @@ class Samples:
         self._suspects = Suspects()
 
     def attach(self, worker: WorkerHandle) -> None:
-        """Use this worker from now on: its adapters are loaded and its samples sent again."""
-        self._worker = worker
+        """Use this worker from now on: adapters are loaded, and samples sent that have none."""
+        self._workers[worker.worker_id] = worker
         for facts in self._roster.all():
             if facts.stage.ended or facts.version is None:
                 continue
@@ -60,7 +72,8 @@ class Samples:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))
         for loading in self._loads.values():
             worker.send(loading.command)
-        self._outbox = [f.op for f in self._in_flight.values()]
+            loading.waiting.add(worker.worker_id)
+        self._outbox = [f.op for f in self._in_flight.values() if f.worker is None]
         self._send_outbox()
 
     async def sample(self, ops: tuple[Sample, ...]) -> tuple[SampleResult, ...]:
@@ -76,14 +89,12 @@ class Samples:
         try:
             return tuple([await f for f in futures])
         finally:
-            left = tuple(op.op_id for op in ops if self._in_flight.pop(op.op_id, None))
+            self._abort([f for op in ops if (f := self._in_flight.pop(op.op_id, None))])
             for future in futures:
                 if not future.done():
                     future.cancel()
                 elif not future.cancelled():
                     future.exception()
-            if left and self._worker is not None:
-                self._worker.send(m.AbortSamples(op_ids=left))
             self._send_held()
 
     def _send_soon(self, op: Sample) -> None:
@@ -98,7 +109,7 @@ class Samples:
         self._outbox_due = False
         ops = [op for op in self._outbox if op.op_id in self._in_flight]
         self._outbox.clear()
-        if self._worker is None:
+        if not self._workers:
             return
         wanting = (f.op.run_id for f in self._in_flight.values())
         allowed = self._suspects.may_send(
@@ -107,29 +118,49 @@ class Samples:
         if allowed is not None:
             self._outbox = [op for op in ops if op.run_id not in allowed]
             ops = [op for op in ops if op.run_id in allowed]
+        for worker_id, mine in self._placed(ops).items():
+            self._workers[worker_id].send(m.AddSamples(ops=tuple(mine)))
+
+    def _placed(self, ops: list[Sample]) -> dict[WorkerId, list[Sample]]:
+        """Samples by the worker that is to draw them."""
+        loads = dict.fromkeys(self._workers, 0)
+        for entry in self._in_flight.values():
+            if entry.worker is not None:
+                loads[entry.worker] += entry.op.n
+        placed: dict[WorkerId, list[Sample]] = {}
         for op in ops:
-            self._in_flight[op.op_id].sent = True
-        if ops:
-            self._worker.send(m.AddSamples(ops=tuple(ops)))
+            matches = self._homes.matches(op.run_id, op.prompt) if len(loads) > 1 else {}
+            worker_id = place(matches, loads)
+            if len(loads) > 1:
+                self._homes.put(op.run_id, op.prompt, worker_id)
+            loads[worker_id] += op.n
+            self._in_flight[op.op_id].worker = worker_id
+            placed.setdefault(worker_id, []).append(op)
+        return placed
 
     def _send_held(self) -> None:
         """Something has changed for samples that are held back for a suspect."""
         if self._outbox and not self._outbox_due:
             self._send_outbox()
 
-    def _at_work(self) -> set[RunId]:
-        """Runs whose samples take part in forward steps; those of paused runs do not."""
-        runs = {f.op.run_id for f in self._in_flight.values() if f.sent}
+    def _at_work(self, worker_id: WorkerId | None = None) -> set[RunId]:
+        """Runs whose samples take part in forward steps, of one worker or any; those of paused runs
+        do not."""
+        runs = {
+            f.op.run_id
+            for f in self._in_flight.values()
+            if f.worker is not None and worker_id in (None, f.worker)
+        }
         return {r for r in runs if not self._roster[r].paused}
 
     async def load(self, run_id: RunId, version: int, path: str, op_id: OpId) -> None:
         """Make a version samplable."""
         self._roster[run_id].check_live()
         command = m.LoadAdapter(op_id=op_id, run_id=run_id, version=version, path=path)
-        loading = _Loading(command, asyncio.get_running_loop().create_future())
+        future = asyncio.get_running_loop().create_future()
+        loading = _Loading(command, future, waiting=set(self._workers))
         self._loads[op_id] = loading
-        if self._worker is not None:
-            self._worker.send(command)
+        self._tell(command)
         try:
             await loading.future
         finally:
@@ -137,24 +168,24 @@ class Samples:
 
     def drop_version(self, run_id: RunId, version: int) -> None:
         """Forget a version on the worker once its last sample has ended."""
-        if self._worker is not None:
-            self._worker.send(m.DropAdapter(run_id=run_id, version=version))
+        self._tell(m.DropAdapter(run_id=run_id, version=version))
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps, or let them in again."""
-        if self._worker is not None:
-            self._worker.send(m.SetPaused(run_id=run_id, paused=paused))
+        self._tell(m.SetPaused(run_id=run_id, paused=paused))
         self._send_held()
 
-    def finished(self, op_id: OpId, result: Result | PlaitError) -> bool:
-        """Take the worker's answer; False if the operation is not one of ours."""
+    def finished(self, worker_id: WorkerId, op_id: OpId, result: Result | PlaitError) -> bool:
+        """Take a worker's answer; False if the operation is not one of ours."""
         loading = self._loads.get(op_id)
         if loading is not None:
-            if not loading.future.done():
-                if isinstance(result, PlaitError):
+            loading.waiting.discard(worker_id)
+            if isinstance(result, PlaitError):
+                if not loading.future.done():
                     loading.future.set_exception(result)
-                else:
-                    loading.future.set_result(None)
+            else:
+                loading.done = True
+                loading.settle()
             return True
         entry = self._in_flight.pop(op_id, None)
         if entry is None:
@@ -168,13 +199,16 @@ class Samples:
         self._send_held()
         return True
 
-    def lost(self) -> None:
-        """The worker is gone: what was in flight waits for the next one, or fails."""
-        self._worker = None
-        at_work = self._at_work()
+    def lost(self, worker_id: WorkerId) -> None:
+        """A worker is gone: what it had in flight goes to another, waits for the next, or fails."""
+        self._workers.pop(worker_id, None)
+        self._homes.forget(worker_id)
+        at_work = self._at_work(worker_id)
         culprit = self._suspects.lost(at_work)
         for entry in self._in_flight.values():
-            entry.sent = False
+            if entry.worker == worker_id:
+                entry.worker = None
+                self._send_soon(entry.op)
         if culprit is not None:
             self._fail(
                 culprit,
@@ -184,21 +218,24 @@ class Samples:
                 ),
             )
         elif not at_work:
-            self._charge_loads()
+            self._charge_loads(worker_id)
+        for loading in self._loads.values():
+            loading.waiting.discard(worker_id)
+            loading.settle()
 
-    def _fail(self, run_id: RunId, error: PlaitError) -> tuple[OpId, ...]:
+    def _fail(self, run_id: RunId, error: PlaitError) -> list[_InFlight]:
         """End a run's samples with an error; which ones."""
-        mine = tuple(k for k, f in self._in_flight.items() if f.op.run_id == run_id)
-        for op_id in mine:
-            entry = self._in_flight.pop(op_id)
+        mine = [f for f in self._in_flight.values() if f.op.run_id == run_id]
+        for entry in mine:
+            del self._in_flight[entry.op.op_id]
             if not entry.future.done():
                 entry.future.set_exception(error)
         self._suspects.clear(run_id)
         return mine
 
-    def _charge_loads(self) -> None:
+    def _charge_loads(self, worker_id: WorkerId) -> None:
         for loading in self._loads.values():
-            loading.losses += 1
+            loading.losses += worker_id in loading.waiting
             if loading.losses >= MAX_LOSSES and not loading.future.done():
                 loading.future.set_exception(
                     WorkerLost("the rollout worker died twice during a publish: see its log")
@@ -210,9 +247,17 @@ class Samples:
         for loading in self._loads.values():
             if loading.command.run_id == run_id and not loading.future.done():
                 loading.future.set_exception(error)
-        if self._worker is not None:
-            if mine:
-                self._worker.send(m.AbortSamples(op_ids=mine))
-            for version in self._roster[run_id].published:
-                self._worker.send(m.DropAdapter(run_id=run_id, version=version))
+        self._abort(mine)
+        for version in self._roster[run_id].published:
+            self._tell(m.DropAdapter(run_id=run_id, version=version))
         self._send_held()
+
+    def _abort(self, entries: list[_InFlight]) -> None:
+        for worker_id, worker in self._workers.items():
+            ids = tuple(f.op.op_id for f in entries if f.worker == worker_id)
+            if ids:
+                worker.send(m.AbortSamples(op_ids=ids))
+
+    def _tell(self, command: m.Command) -> None:
+        for worker in self._workers.values():
+            worker.send(command)

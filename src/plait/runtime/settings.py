@@ -28,9 +28,12 @@ class Settings:
     cores: int = 0
     """Cores that all workers together may use; 0 is all that this process may run on."""
     kv_blocks: int = 0
-    """Cache blocks of the rollout worker; 0 is sized from free memory."""
+    """Cache blocks of the rollout workers together; 0 is sized from free memory."""
     block_size: int = BLOCK_SIZE
     max_seqs: int = 64
+    """Samples in one forward step, of each worker."""
+    rollout_workers: int = 1
+    """Processes that roll out, each with its part of the cache (and its own packed weights)."""
     train_memory_bytes: int = TRAIN_BYTES
     elastic: bool = True
     """Workers lend each other the cores that they do not use; off, each keeps to its part."""
@@ -45,8 +48,10 @@ class Settings:
     def resolve(self, shape: ModelShape) -> "Settings":
         """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
         cores = self.cores or len(os.sched_getaffinity(0))
-        if cores < 1 or self.kv_blocks < 0 or self.max_seqs < 1:
-            raise ConfigError("cores and max_seqs must be at least 1, kv_blocks at least 0")
+        if min(cores, self.max_seqs, self.rollout_workers) < 1 or self.kv_blocks < 0:
+            raise ConfigError(
+                "cores, max_seqs and rollout_workers must be at least 1, kv_blocks at least 0"
+            )
         block_bytes = self.block_size * shape.kv_bytes_per_token
         free = int(psutil.virtual_memory().available)
         most = LEAN_KV_MAX_BYTES if self.lean else KV_MAX_BYTES
@@ -59,4 +64,10 @@ class Settings:
         train = self.train_memory_bytes
         if self.lean:
             train = min(train, LEAN_TRAIN_BYTES)
-        return replace(self, cores=cores, kv_blocks=max(1, blocks), train_memory_bytes=train)
+        blocks = max(blocks, self.rollout_workers)
+        return replace(self, cores=cores, kv_blocks=blocks, train_memory_bytes=train)
+
+    @property
+    def worker_kv_blocks(self) -> int:
+        """Cache blocks of one rollout worker."""
+        return self.kv_blocks // self.rollout_workers
