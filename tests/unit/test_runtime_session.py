@@ -1,6 +1,7 @@
 """Session: runs over real worker processes with the scripted engine; crashes included."""
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,64 @@ async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Pa
             await run.save(saved)
         await one_step(run, 1)  # a refused save has not cost the run its order
         assert run.version == 1
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_without_its_store_a_launch_is_refused_and_keeps_what_it_has(
+    emptied: bool, tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await s.create_run("one")
+    store = tmp_path / "store.db"
+    kept = store.read_bytes()
+    store.write_bytes(b"") if emptied else store.unlink()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="missing or empty, it does not know run one: restore"):
+            await session(tmp_path, byte_model).__aenter__()
+    assert (tmp_path / "jobs" / "one" / "versions" / "000000").is_dir()
+    store.write_bytes(kept)
+    async with session(tmp_path, byte_model) as s:
+        assert (await s.create_run("one")).version == 0
+
+
+async def test_an_older_store_is_refused_and_no_version_is_removed(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await s.create_run("one")
+    old = (tmp_path / "store.db").read_bytes()
+    async with session(tmp_path, byte_model) as s:
+        run = await s.create_run("one")
+        for step in (1, 2):
+            await one_step(run, step)
+    versions = tmp_path / "jobs" / "one" / "versions"
+    before = sorted(p.name for p in versions.iterdir())
+    (tmp_path / "store.db").write_bytes(old)
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(StoreError, match="000002 is there and store"):
+            await s.create_run("one")
+    assert sorted(p.name for p in versions.iterdir()) == before
+
+
+async def test_a_version_that_is_gone_from_a_copy_is_named_there(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "first", byte_model) as s:
+        await s.create_run("one")
+    copy = tmp_path / "first" / ".." / "copy"
+    shutil.copytree(tmp_path / "first", copy)
+    version = copy / "jobs" / "one" / "versions" / "000000"
+    version.rename(tmp_path / "away")
+    async with session(copy, byte_model) as s:
+        with pytest.raises(StoreError, match="is gone: put it back") as found:
+            await s.create_run("one")
+        assert str(found.value).startswith(str(version.resolve()))
+    (tmp_path / "away").rename(version)
+    async with session(copy, byte_model) as s:
+        run = await s.create_run("one")
+        await one_step(run, 1)
+        paths = [row.path for row in s.store.mutations.versions(RunId("one"))]
+        assert paths == ["jobs/one/versions/000000", "jobs/one/versions/000001"]
 
 
 async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> None:

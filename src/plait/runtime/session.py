@@ -25,7 +25,7 @@ from plait.runtime.journal import Journal
 from plait.runtime.ledger import Ledger
 from plait.runtime.retention import Retention
 from plait.runtime.settings import Settings
-from plait.store.files import VersionDirs
+from plait.store.files import VersionDirs, with_versions
 from plait.store.lock import LaunchLock
 from plait.store.rows import Json, RunRow, RunStatus
 from plait.store.store import Store, Writer
@@ -63,6 +63,7 @@ class Session:
             self.model_dir = await asyncio.to_thread(resolve, self.model)
             self.shape: ModelShape = read_shape(self.model_dir, name=self.model)
             self.store = stack.enter_context(Store.at(self.directory / "store.db"))
+            self._check_store()
             self._writer = Writer()
             stack.callback(self._writer.close)
             self.head = Head(
@@ -129,9 +130,15 @@ class Session:
             every=checkpoint_every,
             keep_last=keep_last,
             max_staleness=max_staleness,
+            launch_dir=self.directory,
         )
         ledger = Ledger(
-            self.head, facts, store=self.store, writer=self._writer, retention=retention
+            self.head,
+            facts,
+            store=self.store,
+            writer=self._writer,
+            retention=retention,
+            launch_dir=self.directory,
         )
         client = RunClient(self.head, facts, ledger=ledger, versions_dir=versions_dir)
         self._clients[run_id] = client
@@ -162,16 +169,27 @@ class Session:
         """True if a run of that name was made here."""
         return RunId(name) in self._clients
 
+    def _check_store(self) -> None:
+        """StoreError if runs have versions here and the store does not know the runs: it would
+        take them for what a crash has left, and remove them."""
+        known = {row.name for row in self.store.runs.list()}
+        if lost := [n for n in with_versions(self.directory / "jobs") if n not in known]:
+            raise StoreError(
+                f"{self.directory / 'store.db'} is missing or empty, it does not know run "
+                f"{', '.join(lost)}: restore it, or start anew in another directory"
+            )
+
     async def _take_up(self, client: RunClient, row: RunRow, versions_dir: Path) -> None:
         """Bring a run to its last committed version, whatever happened to it before."""
         run_id, dirs = row.run_id, VersionDirs(versions_dir)
         mutations = self.store.mutations
+        rows = await self._writer.call(mutations.versions, run_id)
+        await self._writer.call(dirs.check_rows, rows[-1].version if rows else -1)
         if row.status.ended:
             await self._writer.call(
                 self.store.runs.set_status, run_id, RunStatus.ACTIVE, now=self.head.wall()
             )
         await self._writer.call(mutations.rewind, run_id)
-        rows = await self._writer.call(mutations.versions, run_id)
         swept = await self._writer.call(dirs.sweep, [r.version for r in rows])
         if not rows:
             await client.create()
@@ -179,7 +197,8 @@ class Session:
         last = rows[-1]
         if last.version in swept.missing:
             raise StoreError(
-                f"{last.path} is gone: put it back, or start run {run_id} in a new directory"
+                f"{dirs.path(last.version)} is gone: put it back, or start run {run_id} in a new "
+                "directory"
             )
         client.facts.step = int(row.progress.get("step", 0))
         path = str(dirs.path(last.version))
