@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import psutil
 
-from plait.core.errors import ConfigError, StoreError
+from plait.core.errors import CLOSED, ConfigError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
@@ -73,6 +73,7 @@ class Launch:
         self._planned = tuple(planned)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._closed = False
 
     @property
     def specs(self) -> dict[str, JobSpec]:
@@ -96,13 +97,15 @@ class Launch:
             stack.callback(self.recorder.close)
             self._info = self._first_info()
             self._write_down(self._planned)
+            journal = self._journal(asyncio.get_running_loop())
+            stack.callback(journal.close)
             pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
             self.session = Session(
                 self.directory,
                 model=self.model,
                 sharing=self.sharing,
                 settings=self._settings,
-                journal=self._journal(asyncio.get_running_loop()),
+                journal=journal,
                 locked=True,
             )
             await stack.enter_async_context(self.session)
@@ -125,7 +128,9 @@ class Launch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the jobs still running (resumable) and the workers."""
+        """Stop the jobs still running (resumable) and the workers. Whoever waits for something
+        here, or asks for it later, is told that the launch is closed."""
+        self._closed = True
         await self._stack.aclose()
 
     async def create_run(self, name: str, *, lora: LoraSpec | None = None) -> RunClient:
@@ -134,6 +139,8 @@ class Launch:
 
     def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
         """Start a job beside those that run; ConfigError if it cannot run here."""
+        if self._closed:
+            raise RunEnded(CLOSED)
         if spec.name in self._jobs:
             raise ConfigError(f"there is a job {spec.name} already: choose another name")
         if spec.model != self.model:
@@ -171,15 +178,17 @@ class Launch:
         return await self.wait(name)
 
     async def wait(self, name: str) -> Outcome:
-        """How a job ended."""
+        """How a job ended; RunEnded if the launch was left before it did. Giving up the wait does
+        nothing to the job."""
         self._known(name)
-        return await self._tasks[name]
+        await asyncio.wait({self._tasks[name]})
+        return _outcome(self._tasks[name])
 
     async def wait_all(self) -> dict[str, Outcome]:
         """How every job ended, jobs added meanwhile included."""
         while pending := [t for t in self._tasks.values() if not t.done()]:
             await asyncio.wait(pending)
-        return {name: task.result() for name, task in self._tasks.items()}
+        return {name: _outcome(task) for name, task in self._tasks.items()}
 
     def outcomes(self) -> dict[str, Outcome]:
         """How the jobs that have ended did so."""
@@ -243,6 +252,12 @@ class Launch:
             known = ", ".join(self._jobs) or "none"
             raise ConfigError(f"there is no job {name}: known are {known}")
         return self._jobs[name]
+
+
+def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
+    if task.cancelled():
+        raise RunEnded(CLOSED)
+    return task.result()
 
 
 def room(shape: ModelShape, settings: Settings) -> Room:

@@ -45,9 +45,12 @@ class JsonlWriter:
             raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; StoreError, with the file as it was, if the disk refuses it."""
+        """Append one row; StoreError, with the file as it was, if the disk refuses it or the file
+        has been closed."""
         line = dumps(row).encode() + b"\n"
         with self._lock:
+            if self._file.closed:
+                raise StoreError(f"{self.path} is closed: nothing more is written to it")
             size = os.fstat(self._file.fileno()).st_size
             try:
                 if self._file.write(line) != len(line):

@@ -100,6 +100,7 @@ class Session:
         keep_last: int = 2,
     ) -> RunClient:
         """A new run at version 0, or the run of that name as it was last committed."""
+        self.head.roster.check_open()
         run_id = RunId(name)
         if run_id in self._clients:
             raise ConfigError(f"there is a run {name} already: choose another name")
