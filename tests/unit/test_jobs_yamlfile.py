@@ -75,10 +75,13 @@ def test_anchors_and_merge_keys(read) -> None:
         ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
         ("a: \x00", "not YAML"),
         ("a: 0" + "9" * 5000, r"f.yaml:1:4: 09{39}… is too large"),
-        (f"a: {2**63}", r"f.yaml:1:4: 9223372036854775808 is too large"),
-        (f"a: -{2**63}", "is too large"),
-        ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: more than 32 lists and mappings"),
-        ("a: " + "[" * 32 + "]" * 32 + "\nb: " + "[" * 33 + "]" * 33, r"f.yaml:2:36: more than 32"),
+        (f"a: {2**64}", r"f.yaml:1:4: 18446744073709551616 is too large"),
+        (f"a: -{2**64}", "is too large"),
+        ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: it has more than 32 lists and mappings"),
+        (
+            "a: " + "[" * 32 + "]" * 32 + "\nb: " + "[" * 33 + "]" * 33,
+            r"f.yaml:2:36: it has more than 32",
+        ),
         ("a: 1\nb: !!bool 'maybe'", r"f.yaml:2:4: `maybe` is no bool"),
         ("a: !!bool 'true\n\n'", r"f.yaml:1:4: `true\\n` is no bool"),
         ("a: !!int 0x10", "`0x10` is no int"),
@@ -91,8 +94,8 @@ def test_anchors_and_merge_keys(read) -> None:
         ("a: !!set {x, y}", "!!set is no plain value"),
         ("a: !!omap [x: 1]", "!!omap is no plain value"),
         ("a: !!pairs [x: 1]", "!!pairs is no plain value"),
-        (r'a: "\ud800"', r"f.yaml:1:4: this holds half a character"),
-        (r'a: {"\ud800": 1}', r"f.yaml:1:5: this holds half a character"),
+        (r'a: "\ud800"', r"f.yaml:1:4: it holds half a character"),
+        (r'a: {"\ud800": 1}', r"f.yaml:1:5: it holds half a character"),
     ],
 )
 def test_what_is_no_job_file_is_refused_in_one_line(read, text: str, why: str) -> None:

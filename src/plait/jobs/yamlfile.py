@@ -15,20 +15,15 @@ from typing import Any
 import yaml
 
 from plait.core.errors import ConfigError
+from plait.jobs.plain import HALF, MAX_DEPTH, MAX_INT, TOO_DEEP, TOO_LARGE, is_text
 
 MAX_NODES = 100_000
 """Aliases can unfold a short file into billions of values; no honest job file comes near this."""
-
-MAX_DEPTH = 32
-"""Lists and mappings inside each other: what copies, checks and writes jobs recurses too."""
-MAX_INT = 2**63 - 1
-"""Numbers that every reader of the resolved configuration has."""
 
 MAX_DIGITS = 100
 """Of a number with its zeros in front; more are not even read."""
 MAX_SHOWN = 40
 """Characters of a wrong value that are shown."""
-_TOO_DEEP = f"more than {MAX_DEPTH} lists and mappings inside each other: write it flatter"
 
 Where = tuple[str | int, ...]
 
@@ -117,7 +112,7 @@ def read_yaml(path: str | Path) -> YamlFile:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: {_TOO_DEEP}") from None
+        raise ConfigError(f"{path}: it {TOO_DEEP}") from None
 
 
 def _walk(
@@ -169,19 +164,19 @@ def _objection(node: yaml.Node, depth: int) -> str | None:
     if kind in _NOT_PLAIN:
         return f"!!{kind} is no plain value: write words, numbers, lists and mappings"
     if depth > MAX_DEPTH:
-        return _TOO_DEEP
+        return f"it {TOO_DEEP}"
     if not isinstance(node, yaml.ScalarNode):
         return None
     value: str = node.value
     shown = _shown(value)
-    if not _is_text(value):
-        return "this holds half a character (\\ud800 to \\udfff): write it as \\U0001f600"
+    if not is_text(value):
+        return f"it {HALF}"
     if kind in _SCALARS and not _SCALARS[kind].fullmatch(value):
         return f"`{shown}` is no {kind}"
     if kind == "float" and not math.isfinite(_number(value)):
         return f"{shown} is not a finite number"
     if kind == "int" and (len(value) > MAX_DIGITS or abs(int(value.replace("_", ""))) > MAX_INT):
-        return f"{shown} is too large: at most {MAX_INT}"
+        return f"{shown} {TOO_LARGE}"
     return None
 
 
@@ -189,14 +184,6 @@ def _shown(text: str) -> str:
     """The beginning of a text, on one line."""
     escaped = repr(text)[1:-1]
     return escaped if len(escaped) <= MAX_SHOWN else f"{escaped[:MAX_SHOWN]}…"
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _position(node: yaml.Node) -> tuple[int, int]:
