@@ -1,8 +1,10 @@
 """Session: runs over real worker processes with the scripted engine; crashes included."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from plait.core.errors import RequestError, StoreError
 from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, SampleResult, SamplingParams
-from plait.core.runs import Stage
+from plait.core.runs import LoraSpec, Stage
 from plait.policies.registry import make
 from plait.runtime.client import RunClient
 from plait.runtime.session import Session
@@ -116,6 +118,19 @@ async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Pa
         assert run.version == 1
 
 
+async def test_rows_of_a_run_that_the_store_does_not_know_are_kept_too(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    metrics = tmp_path / "jobs" / "one" / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.touch()
+    async with session(tmp_path, byte_model):
+        pass
+    metrics.write_text('{"step":1}\n')
+    with pytest.raises(StoreError, match="missing or empty, it does not know run one: restore"):
+        await session(tmp_path, byte_model).__aenter__()
+
+
 @pytest.mark.parametrize("emptied", [False, True])
 async def test_without_its_store_a_launch_is_refused_and_keeps_what_it_has(
     emptied: bool, tmp_path: Path, byte_model: Path
@@ -172,6 +187,53 @@ async def test_a_version_that_is_gone_from_a_copy_is_named_there(
         await one_step(run, 1)
         paths = [row.path for row in s.store.mutations.versions(RunId("one"))]
         assert paths == ["jobs/one/versions/000000", "jobs/one/versions/000001"]
+
+
+async def test_a_name_that_would_leave_the_directory_is_refused(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a" / "b" / "c", byte_model) as s:
+        for name in ("../../../y", "", ".", "..", "x/y", "x\0"):
+            with pytest.raises(RequestError, match="run name"):
+                await s.create_run(name)
+        run = await s.create_run("one")
+        with pytest.raises(RequestError, match="give a directory's path"):
+            await run.save("x\0")
+    assert os.listdir(tmp_path) == ["a"]
+    assert os.listdir(tmp_path / "a" / "b" / "c" / "jobs") == ["one"]
+
+
+async def test_arguments_are_looked_at_before_anything_is_asked(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(RequestError, match="LoRA seed"):
+            await s.create_run("one", lora=LoraSpec(seed=2**64))
+        run = await s.create_run("one")
+        params = SamplingParams(max_tokens=2)
+        with pytest.raises(RequestError, match="is text"):
+            await run.sample("abc", params)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="n is 1"):
+            await run.sample((1,), params, n=1.5)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="one string"):
+            await run.sample((1,), replace(params, stop="ab"))  # type: ignore[arg-type]
+        for call in (run.forward(7), run.forward_backward([7], "ppo"), run.optim_step(7)):  # type: ignore[arg-type,list-item]
+            with pytest.raises(RequestError, match="7"):
+                await call
+        await one_step(run, 1)
+
+
+async def test_what_cannot_be_sent_is_refused_and_the_worker_serves_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        run = await s.create_run("one")
+        odd = Datum(input_tokens=(1,), target_tokens=(lambda: 0,), mask=(True,))  # type: ignore[arg-type]
+        async with asyncio.timeout(60):
+            for call in (run.forward([odd]), run.forward_backward([odd], "ppo")):
+                with pytest.raises(RequestError, match="cannot be sent to a worker"):
+                    await call
+            await one_step(run, 1)
 
 
 async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> None:

@@ -18,14 +18,16 @@ from plait.core.runs import LoraSpec, RunSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
+from plait.obs.layout import JobLayout, LaunchLayout
 from plait.policies.protocol import Sharing
+from plait.runtime import arguments
 from plait.runtime.client import RunClient
 from plait.runtime.head import Head
 from plait.runtime.journal import Journal
 from plait.runtime.ledger import Ledger
 from plait.runtime.retention import Retention
 from plait.runtime.settings import Settings
-from plait.store.files import VersionDirs, with_versions
+from plait.store.files import VersionDirs
 from plait.store.lock import LaunchLock
 from plait.store.rows import Json, RunRow, RunStatus
 from plait.store.store import Store, Writer
@@ -101,14 +103,14 @@ class Session:
     ) -> RunClient:
         """A new run at version 0, or the run of that name as it was last committed."""
         self.head.roster.check_open()
-        run_id = RunId(name)
+        run_id = RunId(arguments.run_name(name))
         if run_id in self._clients:
             raise ConfigError(f"there is a run {name} already: choose another name")
         spec = RunSpec(
             run_id=run_id,
             tenant_id=LOCAL_TENANT,
             base_model=self.model,
-            lora=lora or LoraSpec(),
+            lora=arguments.lora(LoraSpec() if lora is None else lora),
             weight=weight,
             priority=priority,
             max_staleness=max_staleness,
@@ -171,10 +173,11 @@ class Session:
         return RunId(name) in self._clients
 
     def _check_store(self) -> None:
-        """StoreError if runs have versions here and the store does not know the runs: it would
-        take them for what a crash has left, and remove them."""
+        """StoreError if runs have left versions or rows here and the store does not know them: it
+        would take all that for what a crash has left, and remove it."""
         known = {row.name for row in self.store.runs.list()}
-        if lost := [n for n in with_versions(self.directory / "jobs") if n not in known]:
+        layout = LaunchLayout(self.directory)
+        if lost := [n for n in layout.job_names() if n not in known and _begun(layout.job(n))]:
             raise StoreError(
                 f"{self.directory / 'store.db'} is missing or empty, it does not know run "
                 f"{', '.join(lost)}: restore it, or start anew in another directory"
@@ -204,6 +207,13 @@ class Session:
         client.facts.step = int(row.progress.get("step", 0))
         path = str(dirs.path(last.version))
         await client.attach(last.version, path, last.seq + 1)
+
+
+def _begun(job: JobLayout) -> bool:
+    files = (job.metrics, job.samples)
+    return any(file.is_file() and file.stat().st_size for file in files) or bool(
+        VersionDirs(job.root / "versions").versions()
+    )
 
 
 def _plain(value: Json) -> Json:

@@ -140,12 +140,6 @@ class VersionDirs:
             )
 
 
-def with_versions(jobs: str | Path) -> list[str]:
-    """Names of the runs that have a sealed version under ``jobs``, which is ``LAUNCH/jobs``."""
-    found = sorted(Path(jobs).glob("*/versions"))
-    return [place.parent.name for place in found if VersionDirs(place).versions()]
-
-
 def truncate_jsonl(path: str | Path, keep_step: int) -> int:
     """For a resume: drop rows of steps after ``keep_step`` and a torn last line; rows dropped.
 
