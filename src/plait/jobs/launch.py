@@ -8,7 +8,6 @@ everything; what is committed can be resumed.
 """
 
 import asyncio
-import json
 import platform
 import time
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
-from plait.obs.layout import LaunchLayout
+from plait.obs.info import read_info
 from plait.obs.recorder import Recorder
 from plait.obs.records import LaunchInfo
 from plait.policies.protocol import Sharing
@@ -49,8 +48,6 @@ from plait.store.files import disk_errors, write_whole
 from plait.store.lock import LaunchLock
 
 __all__ = ["Launch", "Outcome"]
-
-_DAMAGED = "put it back as it was, or start anew in another directory"
 
 
 class Launch:
@@ -265,19 +262,6 @@ def room(shape: ModelShape, settings: Settings) -> Room:
     return Room(
         max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
     )
-
-
-def read_info(layout: LaunchLayout) -> dict[str, Any]:
-    """``launch.json`` as it stands; empty if there is none, ConfigError if it cannot be read."""
-    if not layout.info.is_file():
-        return {}
-    try:
-        found = json.loads(layout.info.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {layout.info} ({error}): {_DAMAGED}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("policy"), str):
-        raise ConfigError(f"{layout.info} does not describe a launch: {_DAMAGED}")
-    return found
 
 
 def _versions(*packages: str) -> dict[str, str]:
