@@ -214,6 +214,17 @@ async def test_whatever_is_asked_of_a_launch_that_is_left_ends_with_one_error(
         assert (await running.create_run("one")).version == 0
 
 
+async def test_a_launch_that_is_not_open_says_how_to_open_it(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    closed = launch(tmp_path / "l", byte_model)
+    with pytest.raises(PlaitError, match="use it as `async with"):
+        await closed.create_run("one")
+    with pytest.raises(PlaitError, match="use it as `async with"):
+        closed.add_job(job("one", byte_model), EvenSource())
+    assert not (tmp_path / "l").exists()
+
+
 async def test_giving_up_the_wait_for_a_job_does_nothing_to_it(
     byte_model: Path, tmp_path: Path
 ) -> None:

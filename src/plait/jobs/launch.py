@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import psutil
 
-from plait.core.errors import CLOSED, ConfigError, RunEnded, StoreError
+from plait.core.errors import CLOSED, ConfigError, PlaitError, RequestError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
@@ -70,7 +70,10 @@ class Launch:
         self._planned = tuple(planned)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
-        self._closed = False
+        self._refusal: PlaitError | None = RequestError(
+            "the launch is not open: use it as `async with plait.open(…) as p:`"
+        )
+        """Why nothing can be asked for, unless it can."""
 
     @property
     def specs(self) -> dict[str, JobSpec]:
@@ -117,6 +120,7 @@ class Launch:
             )
             stack.push_async_callback(self._stop_jobs)
             self._stack = stack.pop_all()
+        self._refusal = None
         return self
 
     async def __aexit__(
@@ -127,17 +131,17 @@ class Launch:
     ) -> None:
         """Stop the jobs still running (resumable) and the workers. Whoever waits for something
         here, or asks for it later, is told that the launch is closed."""
-        self._closed = True
+        self._refusal = RunEnded(CLOSED)
         await self._stack.aclose()
 
     async def create_run(self, name: str, *, lora: LoraSpec | None = None) -> RunClient:
         """A run that the caller drives by the seven operations."""
+        self._check_open()
         return await self.session.create_run(name, lora=lora)
 
     def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
         """Start a job beside those that run; ConfigError if it cannot run here."""
-        if self._closed:
-            raise RunEnded(CLOSED)
+        self._check_open()
         if spec.name in self._jobs:
             raise ConfigError(f"there is a job {spec.name} already: choose another name")
         if spec.model != self.model:
@@ -190,6 +194,10 @@ class Launch:
     def outcomes(self) -> dict[str, Outcome]:
         """How the jobs that have ended did so."""
         return {n: t.result() for n, t in self._tasks.items() if t.done() and not t.cancelled()}
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     def _set_paused(self, name: str, paused: bool) -> None:
         self._known(name).paused = paused
