@@ -60,6 +60,14 @@ def test_what_is_right_comes_out_plain() -> None:
         ),
         (lambda: arguments.lora(LoraSpec(seed=2**64)), "the LoRA seed is 18446744073709551616"),
         (lambda: arguments.lora(LoraSpec(seed=10**5000)), "the LoRA seed is a int: give one of"),
+        (lambda: arguments.lora(LoraSpec(rank=0)), "the LoRA rank is 0: choose 1 to 64"),
+        (lambda: arguments.lora(LoraSpec(rank=65)), "the LoRA rank is 65: choose 1 to 64"),
+        (lambda: arguments.lora(LoraSpec(alpha=float("nan"))), "LoRA alpha is nan: choose"),
+        (
+            lambda: arguments.lora(LoraSpec(targets=())),
+            "LoRA targets are empty: choose from q_proj",
+        ),
+        (lambda: arguments.lora(LoraSpec(targets=("q_prj",))), "LoRA targets hold q_prj: choose"),
         (lambda: arguments.lora(LoraSpec(targets="q_proj")), "give a tuple of layers"),  # type: ignore[arg-type]
         (lambda: arguments.batch(DATUM), r"the data are Datum\(.*: give a list of Datum"),
         (lambda: arguments.batch("ab"), "the data are 'ab': give a list of Datum"),

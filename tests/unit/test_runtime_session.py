@@ -207,8 +207,9 @@ async def test_arguments_are_looked_at_before_anything_is_asked(
     tmp_path: Path, byte_model: Path
 ) -> None:
     async with session(tmp_path, byte_model) as s:
-        with pytest.raises(RequestError, match="LoRA seed"):
-            await s.create_run("one", lora=LoraSpec(seed=2**64))
+        for wrong in (LoraSpec(seed=2**64), LoraSpec(rank=65)):  # written down, it would stay
+            with pytest.raises(RequestError, match="LoRA"):
+                await s.create_run("one", lora=wrong)
         run = await s.create_run("one")
         params = SamplingParams(max_tokens=2)
         with pytest.raises(RequestError, match="is text"):

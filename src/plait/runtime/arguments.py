@@ -5,6 +5,7 @@ what crosses to a worker is then plain. Whether the values make sense (ids in th
 lengths, ranges) is the engine's to say, which knows the model.
 """
 
+import math
 import operator
 import re
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from plait.core.errors import RequestError
 from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, Datum, SamplingParams
-from plait.core.runs import LoraSpec
+from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
 
 D = TypeVar("D")
 MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
@@ -81,7 +82,8 @@ def adam(params: object) -> AdamParams:
 
 
 def lora(spec: object) -> LoraSpec:
-    """An adapter's shape with every field of its type."""
+    """An adapter's shape with every field of its type, and in the range that every engine has: the
+    run is written down with it before an engine sees it, and cannot be made with another later."""
     given = _instance(LoraSpec, spec)
     targets: Any = given.targets
     if not isinstance(targets, list | tuple) or not all(isinstance(t, str) for t in targets):
@@ -90,6 +92,13 @@ def lora(spec: object) -> LoraSpec:
     if not MIN_SEED <= seed <= MAX_SEED:
         raise RequestError(f"the LoRA seed is {_shown(seed)}: give one of at most 64 bits")
     rank, alpha = whole_number("the LoRA rank", given.rank), _real("LoRA alpha", given.alpha)
+    if not 1 <= rank <= MAX_RANK:
+        raise RequestError(f"the LoRA rank is {_shown(rank)}: choose 1 to {MAX_RANK}")
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise RequestError(f"LoRA alpha is {alpha}: choose a positive number")
+    if not targets or (unknown := set(targets) - set(ALL_LINEAR)):
+        wrong = f"hold {min(unknown)}" if targets else "are empty"
+        raise RequestError(f"LoRA targets {wrong}: choose from {', '.join(ALL_LINEAR)}")
     return LoraSpec(rank=rank, alpha=alpha, targets=tuple(targets), seed=seed)
 
 
