@@ -1,6 +1,7 @@
 """Jobs that come, wait, go and are killed while others run, through ``plait.open``."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -20,7 +21,9 @@ from launches import (
 )
 
 import plait
-from plait.core.errors import ConfigError
+from plait.core.errors import CLOSED, ConfigError, PlaitError
+from plait.core.ids import RunId
+from plait.core.operations import AdamParams, Datum, SamplingParams
 from plait.core.runs import Stage
 from plait.jobs.launch import Outcome
 
@@ -166,6 +169,72 @@ async def test_a_stale_job_learns(lag: int, tmp_path: Path) -> None:
     rewards = [row["reward_mean"] for row in rows(tmp_path, "sums")]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.15
     assert max(row["staleness"] for row in rows(tmp_path, "sums")) <= lag
+
+
+async def test_whatever_is_asked_of_a_launch_that_is_left_ends_with_one_error(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    ones = {"advantages": [1.0, 1.0], "logprobs": [0.0, 0.0]}
+    data = [Datum(input_tokens=(1, 2), target_tokens=(2, 3), mask=[True, True], inputs=ones)]
+    params, adam = SamplingParams(max_tokens=6), AdamParams(learning_rate=1e-2)
+
+    def everything() -> list[asyncio.Task[object]]:
+        calls = [
+            run.sample((1, 2), params),
+            run.forward_backward(data, "ppo"),
+            run.optim_step(adam),
+            run.publish(),
+            run.forward(data),
+            run.load(run.facts.path),
+            running.wait("cut-short"),
+            running.wait_all(),
+        ]
+        return [asyncio.ensure_future(call) for call in calls]
+
+    async with contextlib.AsyncExitStack() as left_late:
+        async with launch(tmp_path, byte_model) as running:
+            run, rolling = await running.create_run("one"), await running.create_run("two")
+            await left_late.enter_async_context(rolling.rollout(4))
+            running.add_job(job("cut-short", byte_model, steps=10_000), EvenSource())
+            await until_step(running, "cut-short", 1)
+            running.session.head.set_paused(RunId("one"), True)
+            under_way = everything()
+            await asyncio.sleep(0.1)
+            assert not any(call.done() for call in under_way)
+        later = everything()
+        for call in (running.create_run("three"), run.progress(), run.save(tmp_path / "kept")):
+            later.append(asyncio.ensure_future(call))
+        async with asyncio.timeout(SOON_S):
+            ended = await asyncio.gather(*under_way, *later, return_exceptions=True)
+        assert [str(e) for e in ended] == [CLOSED] * len(ended)
+        assert all(isinstance(e, PlaitError) for e in ended)
+        with pytest.raises(PlaitError, match=CLOSED):
+            running.add_job(job("late", byte_model), EvenSource())
+    async with launch(tmp_path, byte_model) as running:
+        assert (await running.create_run("one")).version == 0
+
+
+async def test_a_launch_that_is_not_open_says_how_to_open_it(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    closed = launch(tmp_path / "l", byte_model)
+    with pytest.raises(PlaitError, match="use it as `async with"):
+        await closed.create_run("one")
+    with pytest.raises(PlaitError, match="use it as `async with"):
+        closed.add_job(job("one", byte_model), EvenSource())
+    assert not (tmp_path / "l").exists()
+
+
+async def test_giving_up_the_wait_for_a_job_does_nothing_to_it(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("one", byte_model), EvenSource(gate=gate))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(running.wait("one"), 0.05)
+        gate.set()
+        assert (await running.wait("one")).stage is Stage.DONE
 
 
 async def test_held_out_evaluation_at_the_start_can_be_left_out(

@@ -5,6 +5,7 @@ leaves is what one that is killed leaves, since nothing is written on the way ou
 """
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from launches import EvenSource, final_state, info, job, launch, rows, run_jobs, samples
 
 import plait.jobs.controller as controller
+import plait.jobs.life as life
+from plait.cli.watch import snapshot
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
 from plait.obs.recorder import JobRecorder
@@ -135,6 +138,34 @@ async def test_after_samples_and_before_the_commit(
         await stop_at(moment, tmp_path, byte_model, spec)
     assert any(s["step"] == 3 for s in samples(tmp_path, "one"))
     await go_on(tmp_path, byte_model, spec)
+    assert_same(tmp_path, calm)
+
+
+async def test_while_somebody_watches_the_files_being_brought_back(
+    calm: Path, spec: JobSpec, byte_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment, learn, settle = Moment(), controller.learn, life.settle
+    with monkeypatch.context() as patch:
+
+        async def maybe(context: Any, collected: Any, step: int, **kwargs: Any) -> Any:
+            if step == 3:
+                await moment.hang()
+            return await learn(context, collected, step, **kwargs)
+
+        patch.setattr(controller, "learn", maybe)
+        await stop_at(moment, tmp_path, byte_model, spec)
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.3)
+        return settle(*args)
+
+    monkeypatch.setattr(life, "settle", slowly)
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(spec, EvenSource())
+        ended = asyncio.create_task(running.wait_all())
+        while not ended.done():
+            snapshot(running)
+            await asyncio.sleep(0.01)
     assert_same(tmp_path, calm)
 
 

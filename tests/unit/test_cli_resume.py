@@ -59,7 +59,24 @@ def test_what_is_asked_for_now_goes_first() -> None:
     assert asked == kept
 
 
-@pytest.mark.parametrize("text", ["", '{"policy": ', "[]", "{}", "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"policy": ',
+        "[]",
+        "{}",
+        "\xff",
+        '{"policy": "plait", "jobs": 5}',
+        '{"policy": "plait", "jobs": [5]}',
+        '{"policy": "plait", "settings": []}',
+        '{"policy": "plait", "jobs": ["a"], "settings": {"cores": "three"}}',
+        '{"policy": "plait", "jobs": ["a"], "settings": {"lean": 1}}',
+        '{"policy": "plait", "policy_options": [1]}',
+        '{"policy": "plait", "machine": {"cores": "x"}}',
+        '{"policy": ' + "[" * 5000 + "]" * 5000 + "}",
+    ],
+)
 def test_a_damaged_launch_json_is_one_line(begun: Path, text: str) -> None:
     (begun / "launch.json").write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=r"launch\.json") as found:

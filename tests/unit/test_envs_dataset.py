@@ -47,6 +47,56 @@ async def test_prompt_columns_and_no_reward_of_its_own(tokenizer: Tokenizer, fil
     assert turn.reward is None
 
 
+GOOD = b'{"prompt": "one", "answer": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GOOD + b'{"prompt": "caf\xe9", "answer": 1}\n', "line 2 is not UTF-8 (byte 0xe9)"),
+        (GOOD.decode().encode("utf-16"), "is UTF-16: save it as UTF-8"),
+        (b"\xfe\xff\x00{", "is UTF-16: save it as UTF-8"),
+        (GOOD + b'{"prompt": "\\ud800", "answer": 1}\n', "line 2 holds half a character"),
+        (GOOD + b'{"prompt": "x", "\\udfff": 1}\n', "line 2 holds half a character"),
+        (GOOD + b'{"prompt": "x", "answer": ' + b"9" * 5000 + b"}\n", "line 2 holds a number of"),
+        (GOOD + b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}\n", "line 2 has more than 64"),
+        (GOOD + b'{"prompt": ' + b"[" * 64 + b"]" * 64 + b"}\n", "line 2 has more than 64"),
+        (GOOD + b'{"prompt": ' + b'{"a":' * 64 + b"1" + b"}" * 65 + b"\n", "line 2 has more than"),
+        (GOOD + b"\x00\x00\n", "line 2 is no JSON"),
+    ],
+)
+def test_damage_is_one_line_that_names_the_line(
+    content: bytes, message: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError) as found:
+        source(tokenizer, tmp_path / "bad.jsonl")
+    text = str(found.value)
+    assert f"bad.jsonl {message}" in text
+    assert "\n" not in text
+    text.encode()
+
+
+def test_what_only_looks_like_damage_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "good.jsonl"
+    rows = [
+        b'\xef\xbb\xbf{"prompt": "a \\ud83d\\ude00", "answer": 1}\r\n',
+        b'{"prompt": "' + b"[" * 100 + b'", "answer": ' + b"[" * 60 + b"]" * 60 + b"}",
+    ]
+    file.write_bytes(b"\n".join(rows))
+    made = source(tokenizer, file, eval_fraction=0.0)
+    assert sorted(row["prompt"] for row in made.train) == ["[" * 100, "a \U0001f600"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("x" * 300 + ".jsonl", "File name too long"), ("~nobody-here/x.jsonl", "write the path out")],
+)
+def test_a_name_that_is_none(name: str, message: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_source("dataset", {"file": name}, tokenizer, 0, "." if name[0] == "~" else tmp_path)
+
+
 def prompts(made: DatasetSource, split: str, n: int, first: int = 0) -> list[str]:
     return [made.problem(i, split).prompt for i in range(first, first + n)]
 

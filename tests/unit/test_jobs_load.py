@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, ModelError
 from plait.jobs.load import dump_resolved, load_jobs
 from plait.jobs.spec import JobSpec
+from plait.models.registry import resolve
 
 ONE = "environment: {name: tiny-sum}\nsteps: 3\n"
 
@@ -83,6 +84,13 @@ def test_paths_are_relative_to_the_file(load, tmp_path: Path) -> None:
     (job,) = load(f"model: my-model\n{ONE}")
     assert job.base_dir == str(tmp_path)  # where the environment looks for its files
     assert job.model == str(tmp_path / "my-model")
+
+
+@pytest.mark.parametrize("model", ["x" * 300, "./" + "x" * 300, r'"./a\0b"', r'"a\0b"'])
+def test_a_model_that_can_be_no_directory_is_left_to_who_looks_for_it(load, model: str) -> None:
+    (job,) = load(f"model: {model}\n{ONE}")
+    with pytest.raises(ModelError):
+        resolve(job.model)
 
 
 def test_several_files(tmp_path: Path) -> None:

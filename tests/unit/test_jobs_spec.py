@@ -1,5 +1,6 @@
 """One job's checks, and what it becomes in core types."""
 
+from datetime import date
 from typing import Any
 
 import pytest
@@ -103,11 +104,37 @@ def test_environment_keeps_keys_of_its_own() -> None:
         ({"optimizer": {"learning_rate": True}}, "valid number"),
         ({"optimizer": {"learning_rate": "1e-4"}}, "valid number"),
         ({"staleness": -1}, "greater than or equal to 0"),
+        ({"steps": 10**400}, "less than or equal to 1000000000"),
+        ({"seed": 2**64}, "less than or equal to 18446744073709551615"),
+        ({"adapter": {"seed": -(2**63) - 1}}, "greater than or equal to -9223372036854775808"),
+        ({"target_reward": 0.5, "target_window": 10**23}, "less than or equal to 10000"),
+        ({"groups": 1001, "samples": 1000}, "more than 1000000 samples per step: lower one"),
+        ({"evaluation": {"items": 10**6, "samples": 2}}, "more than 1000000 samples: lower one"),
+        ({"limits": {"rollout_deadline_s": 1e300}}, "less than or equal to 1000000"),
+        ({"rewards": [{"name": "exact", "deadline_s": 1e300}]}, "less than or equal to 1000000"),
+        ({"priority": 2**63}, "less than or equal to 1000000"),
+        ({"weight": 1e-320}, "greater than or equal to"),
+        ({"environment": {"name": "e", "x": b"\xff"}}, "`x` is a bytes: give words"),
+        ({"environment": {"name": "e", "x": {"y": [{1, 2}]}}}, "`x` is a set: give words"),
+        ({"environment": {"name": "e", "x": {1: 2}}}, "`x` has a key that is no word"),
+        ({"environment": {"name": "e", "x": {"\ud800": 2}}}, "`x` holds half a character"),
+        ({"environment": {"name": "e", "x": float("nan")}}, "`x` is nan: give a finite number"),
+        ({"environment": {"name": "e", "x": -(2**64)}}, "`x` is too large"),
+        ({"rewards": [{"name": "judge", "x": date(2024, 1, 2)}]}, "`x` is a date: give words"),
     ],
 )
 def test_what_makes_no_sense_is_refused(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         job(**keys)
+
+
+def test_an_environments_values_are_bounded_in_depth() -> None:
+    value: Any = 1
+    for _ in range(32):
+        value = [value]
+    assert job(environment={"name": "e", "x": value}).environment.config == {"x": value}
+    with pytest.raises(ValidationError, match="`x` has more than 32 lists and mappings"):
+        job(environment={"name": "e", "x": [value]})
 
 
 def test_a_very_large_rate_is_the_users_to_try() -> None:

@@ -74,13 +74,35 @@ def test_anchors_and_merge_keys(read) -> None:
         ("", "is empty"),
         ("a: 1\n---\nb: 2\n", "not YAML: but found another document"),
         ("a: \x00", "not YAML"),
-        ("a: 0" + "9" * 5000, "f.yaml"),
+        ("a: 0" + "9" * 5000, r"f.yaml:1:4: 09{39}… is too large"),
+        (f"a: {2**64}", r"f.yaml:1:4: 18446744073709551616 is too large"),
+        (f"a: -{2**64}", "is too large"),
+        ("a: " + "[" * 3000 + "]" * 3000, "f.yaml: it has more than 32 lists and mappings"),
+        (
+            "a: " + "[" * 32 + "]" * 32 + "\nb: " + "[" * 33 + "]" * 33,
+            r"f.yaml:2:36: it has more than 32",
+        ),
+        ("a: 1\nb: !!bool 'maybe'", r"f.yaml:2:4: `maybe` is no bool"),
+        ("a: !!bool 'true\n\n'", r"f.yaml:1:4: `true\\n` is no bool"),
+        ("a: !!int 0x10", "`0x10` is no int"),
+        ("a: !!float x", "`x` is no float"),
+        ("a: !!null x", "`x` is no null"),
+        ("a: !!float [1]", "f.yaml:1:4: not YAML: expected a scalar node"),
+        ("a: !!timestamp xx", r"f.yaml:1:4: !!timestamp is no plain value"),
+        ("a: !!timestamp 2024-01-02", "!!timestamp is no plain value"),
+        ("a: !!binary /w==", "!!binary is no plain value"),
+        ("a: !!set {x, y}", "!!set is no plain value"),
+        ("a: !!omap [x: 1]", "!!omap is no plain value"),
+        ("a: !!pairs [x: 1]", "!!pairs is no plain value"),
+        (r'a: "\ud800"', r"f.yaml:1:4: it holds half a character"),
+        (r'a: {"\ud800": 1}', r"f.yaml:1:5: it holds half a character"),
     ],
 )
 def test_what_is_no_job_file_is_refused_in_one_line(read, text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         read(text)
     assert "\n" not in str(caught.value)
+    str(caught.value).encode()
 
 
 def test_a_short_file_that_unfolds_into_billions_is_refused(read) -> None:

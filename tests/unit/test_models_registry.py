@@ -89,6 +89,15 @@ def test_absent_directory_is_no_hub_id(name: str, no_hub: list[str]) -> None:
     assert not no_hub
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("x" * 300, "File name too long"), ("~nobody-here", "home directory")]
+)
+def test_a_name_that_cannot_be_looked_for(name: str, why: str, no_hub: list[str]) -> None:
+    with pytest.raises(ModelError, match=f"{why}.*give a directory that can be read"):
+        resolve(name)
+    assert not no_hub
+
+
 def test_a_file_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(ModelError, match="not a directory"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from obs_launch import two_job_launch
 
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, PlaitError
 from plait.obs.launch import read_launch, shares
 
 
@@ -37,6 +37,44 @@ def test_shares_follow_the_tokens() -> None:
     assert shares({"tokens_by_run": {"a": 0, "b": 0}}) == {"a": 0.5, "b": 0.5}
     assert shares({"run": "a", "tokens_by_run": {}}) == {"a": 1.0}
     assert shares({"run": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("workers.jsonl", '{"worker":"w","kind":"train","t1":2.0}', "has no number `t0`"),
+        ("workers.jsonl", '{"worker":"w","kind":"train","t0":"x","t1":2.0}', "no number `t0`"),
+        ("workers.jsonl", '{"kind":"train","t0":1.0,"t1":2.0}', "has no word `worker`"),
+        (
+            "workers.jsonl",
+            '{"worker":"w","kind":"train","t0":1.0,"t1":2.0,"tokens_by_run":{"a":"x"}}',
+            "has no mapping of runs to numbers `tokens_by_run`",
+        ),
+        ("workers.jsonl", '{"worker":"w","kind":"x","t0":1,"t1":2,"flops":[]}', "number `flops`"),
+        ("workers.jsonl", '{"t0":' + "[" * 5000 + "]" * 5000 + "}", "is not JSON"),
+        ("events.jsonl", '{"kind":"stage"}', "has no number `t`"),
+        ("events.jsonl", '{"t":1.0}', "has no word `kind`"),
+        ("events.jsonl", '{"t":1.0,"kind":"x","run":3}', "has no word `run`"),
+        ("events.jsonl", '{"t":1.0,"kind":"added","run":"r"}', "has no word `job`"),
+        ("events.jsonl", '{"t":1.0,"kind":"outside","what":"tool","key":"k"}', "no number `t0`"),
+        ("jobs/a/metrics.jsonl", '{"t":1.0}', "has no number `step`"),
+        ("jobs/a/metrics.jsonl", '{"step":9}', "has no number `t`"),
+        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"eval_n":null}', "has no number `eval_n`"),
+        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"reward_mean":"x"}', "number `reward_mean`"),
+        ("jobs/a/metrics.jsonl", '{"t":1,"step":1' + "0" * 400 + "}", "has no number `step`"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(
+    file: str, line: str, message: str, tmp_path: Path
+) -> None:
+    root = two_job_launch(tmp_path / "l")
+    number = len((root / file).read_text().splitlines()) + 1
+    with (root / file).open("a") as out:
+        out.write(line + "\n")
+    with pytest.raises(PlaitError, match=message) as found:
+        read_launch(root)
+    assert f"{file}:{number} " in str(found.value)
+    assert str(found.value).endswith("remove the line")
 
 
 def test_another_directory_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Session: runs over real worker processes with the scripted engine; crashes included."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 from plait.core.errors import RequestError, StoreError
 from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, SampleResult, SamplingParams
-from plait.core.runs import Stage
+from plait.core.runs import LoraSpec, Stage
 from plait.policies.registry import make
 from plait.runtime.client import RunClient
 from plait.runtime.session import Session
@@ -113,6 +116,125 @@ async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Pa
             await run.save(saved)
         await one_step(run, 1)  # a refused save has not cost the run its order
         assert run.version == 1
+
+
+async def test_rows_of_a_run_that_the_store_does_not_know_are_kept_too(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    metrics = tmp_path / "jobs" / "one" / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.touch()
+    async with session(tmp_path, byte_model):
+        pass
+    metrics.write_text('{"step":1}\n')
+    with pytest.raises(StoreError, match="missing or empty, it does not know run one: restore"):
+        await session(tmp_path, byte_model).__aenter__()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_without_its_store_a_launch_is_refused_and_keeps_what_it_has(
+    emptied: bool, tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await s.create_run("one")
+    store = tmp_path / "store.db"
+    kept = store.read_bytes()
+    store.write_bytes(b"") if emptied else store.unlink()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="missing or empty, it does not know run one: restore"):
+            await session(tmp_path, byte_model).__aenter__()
+    assert (tmp_path / "jobs" / "one" / "versions" / "000000").is_dir()
+    store.write_bytes(kept)
+    async with session(tmp_path, byte_model) as s:
+        assert (await s.create_run("one")).version == 0
+
+
+async def test_an_older_store_is_refused_and_no_version_is_removed(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await s.create_run("one")
+    old = (tmp_path / "store.db").read_bytes()
+    async with session(tmp_path, byte_model) as s:
+        run = await s.create_run("one")
+        for step in (1, 2):
+            await one_step(run, step)
+    versions = tmp_path / "jobs" / "one" / "versions"
+    before = sorted(p.name for p in versions.iterdir())
+    (tmp_path / "store.db").write_bytes(old)
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(StoreError, match="000002 is there and store"):
+            await s.create_run("one")
+    assert sorted(p.name for p in versions.iterdir()) == before
+
+
+async def test_a_version_that_is_gone_from_a_copy_is_named_there(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "first", byte_model) as s:
+        await s.create_run("one")
+    copy = tmp_path / "first" / ".." / "copy"
+    shutil.copytree(tmp_path / "first", copy)
+    version = copy / "jobs" / "one" / "versions" / "000000"
+    version.rename(tmp_path / "away")
+    async with session(copy, byte_model) as s:
+        with pytest.raises(StoreError, match="is gone: put it back") as found:
+            await s.create_run("one")
+        assert str(found.value).startswith(str(version.resolve()))
+    (tmp_path / "away").rename(version)
+    async with session(copy, byte_model) as s:
+        run = await s.create_run("one")
+        await one_step(run, 1)
+        paths = [row.path for row in s.store.mutations.versions(RunId("one"))]
+        assert paths == ["jobs/one/versions/000000", "jobs/one/versions/000001"]
+
+
+async def test_a_name_that_would_leave_the_directory_is_refused(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a" / "b" / "c", byte_model) as s:
+        for name in ("../../../y", "", ".", "..", "x/y", "x\0"):
+            with pytest.raises(RequestError, match="run name"):
+                await s.create_run(name)
+        run = await s.create_run("one")
+        with pytest.raises(RequestError, match="give a directory's path"):
+            await run.save("x\0")
+    assert os.listdir(tmp_path) == ["a"]
+    assert os.listdir(tmp_path / "a" / "b" / "c" / "jobs") == ["one"]
+
+
+async def test_arguments_are_looked_at_before_anything_is_asked(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        for wrong in (LoraSpec(seed=2**64), LoraSpec(rank=65)):  # written down, it would stay
+            with pytest.raises(RequestError, match="LoRA"):
+                await s.create_run("one", lora=wrong)
+        run = await s.create_run("one")
+        params = SamplingParams(max_tokens=2)
+        with pytest.raises(RequestError, match="is text"):
+            await run.sample("abc", params)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="n is 1"):
+            await run.sample((1,), params, n=1.5)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="one string"):
+            await run.sample((1,), replace(params, stop="ab"))  # type: ignore[arg-type]
+        for call in (run.forward(7), run.forward_backward([7], "ppo"), run.optim_step(7)):  # type: ignore[arg-type,list-item]
+            with pytest.raises(RequestError, match="7"):
+                await call
+        await one_step(run, 1)
+
+
+async def test_what_cannot_be_sent_is_refused_and_the_worker_serves_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        run = await s.create_run("one")
+        odd = Datum(input_tokens=(1,), target_tokens=(lambda: 0,), mask=(True,))  # type: ignore[arg-type]
+        async with asyncio.timeout(60):
+            for call in (run.forward([odd]), run.forward_backward([odd], "ppo")):
+                with pytest.raises(RequestError, match="cannot be sent to a worker"):
+                    await call
+            await one_step(run, 1)
 
 
 async def test_killed_workers_lose_nothing(tmp_path: Path, byte_model: Path) -> None:

@@ -82,6 +82,19 @@ def test_sweep_removes_what_has_no_row_and_names_what_is_missing(tmp_path: Path)
     assert visible(tmp_path) == ["000001"]
 
 
+def test_a_store_that_is_behind_its_versions_by_more_than_a_crash_is_told(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path / "one" / "versions")
+    versions.check_rows(-1)
+    for version in (0, 1, 2):
+        write(versions, version)
+    versions.check_rows(2)
+    versions.check_rows(1)
+    for last in (0, -1):
+        with pytest.raises(StoreError, match=r"000002 is there and store\.db knows no version"):
+            versions.check_rows(last)
+    assert versions.versions() == [0, 1, 2]
+
+
 def test_empty_root_has_nothing(tmp_path: Path) -> None:
     versions = VersionDirs(tmp_path / "none")
     assert versions.versions() == []

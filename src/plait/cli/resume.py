@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import ConfigError
-from plait.jobs.launch import read_info
 from plait.jobs.load import load_jobs
 from plait.jobs.spec import JobSpec
+from plait.obs.info import read_info
 from plait.obs.layout import LaunchLayout
 from plait.runtime.settings import Settings
 from plait.store.rows import RunStatus
@@ -43,8 +43,14 @@ def left_of(directory: Path) -> Left:
     left = tuple(spec for spec in specs if spec.name not in ended)
     if not left:
         raise ConfigError(f"every job of {directory} has ended: there is nothing to resume")
-    known = {field.name for field in fields(Settings)}
+    known = {field.name: type(field.default) for field in fields(Settings)}
     stored = {key: value for key, value in info.get("settings", {}).items() if key in known}
+    for key, value in stored.items():
+        if type(value) is not known[key]:
+            raise ConfigError(
+                f"{layout.info}: the setting {key} is no {known[key].__name__}: put it back as it "
+                "was, or start anew in another directory"
+            )
     return Left(
         specs=left,
         policy=info["policy"],

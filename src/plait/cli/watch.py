@@ -52,8 +52,9 @@ def _job(launch: Launch, name: str) -> JobLine:
             error=outcome.reason if outcome else "",
         )
     facts = launch.session.run(name).facts
-    recorder = launch.recorder.job(name, facts.spec.run_id)
-    last, held_out = recorder.last_step, recorder.last_evaluation
+    recorder = launch.recorder.found(name)
+    last = recorder.last_step if recorder else None
+    held_out = recorder.last_evaluation if recorder else None
     ended_badly = facts.stage in (Stage.FAILED, Stage.CANCELLED)
     return JobLine(
         name=name,

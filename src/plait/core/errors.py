@@ -4,6 +4,9 @@ Each class has a stable ``code`` and one HTTP status; each message says in one l
 and what to do next.
 """
 
+CLOSED = "the launch is closed: open it again"
+"""What every operation says from the moment on at which its launch is left."""
+
 
 class PlaitError(Exception):
     """Root of every error that plait raises on purpose."""

@@ -101,9 +101,7 @@ def make_source(
     factory = _import(entry.name, entry.target)
     if entry in KNOWN and base_dir:
         config = {
-            key: str(Path(base_dir, value).expanduser())
-            if key in PATH_KEYS and isinstance(value, str)
-            else value
+            key: _placed(base_dir, value) if key in PATH_KEYS and isinstance(value, str) else value
             for key, value in config.items()
         }
     if (model := _model(factory, entry)) is not None:
@@ -116,6 +114,13 @@ def make_source(
                 "return a TaskSource (or derive from plait.envs.single.SingleTurn)"
             )
     return source
+
+
+def _placed(base_dir: str | Path, value: str) -> str:
+    try:
+        return str(Path(base_dir, value).expanduser())
+    except RuntimeError as error:  # ~somebody, whom this machine does not know
+        raise ConfigError(f"environment file {value}: {error}: write the path out") from error
 
 
 def _find(name: str) -> _Entry:

@@ -8,7 +8,6 @@ everything; what is committed can be resumed.
 """
 
 import asyncio
-import json
 import platform
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from typing import Any, Self
 
 import psutil
 
-from plait.core.errors import ConfigError, StoreError
+from plait.core.errors import CLOSED, ConfigError, PlaitError, RequestError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
@@ -34,7 +33,7 @@ from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
-from plait.obs.layout import LaunchLayout
+from plait.obs.info import read_info
 from plait.obs.recorder import Recorder
 from plait.obs.records import LaunchInfo
 from plait.policies.protocol import Sharing
@@ -49,8 +48,6 @@ from plait.store.files import disk_errors, write_whole
 from plait.store.lock import LaunchLock
 
 __all__ = ["Launch", "Outcome"]
-
-_DAMAGED = "put it back as it was, or start anew in another directory"
 
 
 class Launch:
@@ -73,6 +70,10 @@ class Launch:
         self._planned = tuple(planned)
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._refusal: PlaitError | None = RequestError(
+            "the launch is not open: use it as `async with plait.open(…) as p:`"
+        )
+        """Why nothing can be asked for, unless it can."""
 
     @property
     def specs(self) -> dict[str, JobSpec]:
@@ -96,13 +97,15 @@ class Launch:
             stack.callback(self.recorder.close)
             self._info = self._first_info()
             self._write_down(self._planned)
+            journal = self._journal(asyncio.get_running_loop())
+            stack.callback(journal.close)
             pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
             self.session = Session(
                 self.directory,
                 model=self.model,
                 sharing=self.sharing,
                 settings=self._settings,
-                journal=self._journal(asyncio.get_running_loop()),
+                journal=journal,
                 locked=True,
             )
             await stack.enter_async_context(self.session)
@@ -117,6 +120,7 @@ class Launch:
             )
             stack.push_async_callback(self._stop_jobs)
             self._stack = stack.pop_all()
+        self._refusal = None
         return self
 
     async def __aexit__(
@@ -125,15 +129,19 @@ class Launch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the jobs still running (resumable) and the workers."""
+        """Stop the jobs still running (resumable) and the workers. Whoever waits for something
+        here, or asks for it later, is told that the launch is closed."""
+        self._refusal = RunEnded(CLOSED)
         await self._stack.aclose()
 
     async def create_run(self, name: str, *, lora: LoraSpec | None = None) -> RunClient:
         """A run that the caller drives by the seven operations."""
+        self._check_open()
         return await self.session.create_run(name, lora=lora)
 
     def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
         """Start a job beside those that run; ConfigError if it cannot run here."""
+        self._check_open()
         if spec.name in self._jobs:
             raise ConfigError(f"there is a job {spec.name} already: choose another name")
         if spec.model != self.model:
@@ -171,19 +179,25 @@ class Launch:
         return await self.wait(name)
 
     async def wait(self, name: str) -> Outcome:
-        """How a job ended."""
+        """How a job ended; RunEnded if the launch was left before it did. Giving up the wait does
+        nothing to the job."""
         self._known(name)
-        return await self._tasks[name]
+        await asyncio.wait({self._tasks[name]})
+        return _outcome(self._tasks[name])
 
     async def wait_all(self) -> dict[str, Outcome]:
         """How every job ended, jobs added meanwhile included."""
         while pending := [t for t in self._tasks.values() if not t.done()]:
             await asyncio.wait(pending)
-        return {name: task.result() for name, task in self._tasks.items()}
+        return {name: _outcome(task) for name, task in self._tasks.items()}
 
     def outcomes(self) -> dict[str, Outcome]:
         """How the jobs that have ended did so."""
         return {n: t.result() for n, t in self._tasks.items() if t.done() and not t.cancelled()}
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     def _set_paused(self, name: str, paused: bool) -> None:
         self._known(name).paused = paused
@@ -245,24 +259,17 @@ class Launch:
         return self._jobs[name]
 
 
+def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
+    if task.cancelled():
+        raise RunEnded(CLOSED)
+    return task.result()
+
+
 def room(shape: ModelShape, settings: Settings) -> Room:
     """What one sample may have under resolved settings."""
     return Room(
         max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
     )
-
-
-def read_info(layout: LaunchLayout) -> dict[str, Any]:
-    """``launch.json`` as it stands; empty if there is none, ConfigError if it cannot be read."""
-    if not layout.info.is_file():
-        return {}
-    try:
-        found = json.loads(layout.info.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {layout.info} ({error}): {_DAMAGED}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("policy"), str):
-        raise ConfigError(f"{layout.info} does not describe a launch: {_DAMAGED}")
-    return found
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -184,6 +184,15 @@ def _placed(job: dict[str, Any], base_dir: Path) -> dict[str, Any]:
     resolved configuration means the same from anywhere."""
     job = {"base_dir": str(base_dir)} | job
     model = job.get("model")
-    if isinstance(model, str) and (model.startswith(".") or (base_dir / model).is_dir()):
-        job["model"] = str((base_dir / model).resolve())
+    if isinstance(model, str) and "\0" not in model:
+        place = base_dir / model
+        if model.startswith(".") or _is_dir(place):
+            job["model"] = str(place.resolve())
     return job
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, a directory that may not be looked into
+        return False

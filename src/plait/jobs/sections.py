@@ -11,12 +11,23 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from plait.core.runs import ALL_LINEAR, MAX_RANK
+from plait.jobs.plain import not_plain
 from plait.rewards.names import JUDGE
+
+MAX_COUNT = 10**9
+"""No job counts further, and what is computed from counts stays a number."""
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
+"""What torch's generator takes."""
+MAX_SECONDS = 10**6
+"""Eleven days: clocks of the operating system overflow not far above."""
 
 # Strict numbers: `true` is no 1 and "5" is no 5.
 Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True)]
-Count = Annotated[Int, Field(ge=1)]
+Count = Annotated[Int, Field(ge=1, le=MAX_COUNT)]
+CountOrNone = Annotated[Int, Field(ge=0, le=MAX_COUNT)]
+"""0 turns off what is counted."""
+Seconds = Annotated[Float, Field(gt=0, le=MAX_SECONDS)]
 Positive = Annotated[Float, Field(gt=0)]
 NotNegative = Annotated[Float, Field(ge=0)]
 
@@ -42,7 +53,7 @@ class AdapterSection(Section):
     rank: Annotated[Int, Field(ge=1, le=MAX_RANK)] = 8
     alpha: Positive = 16.0
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ALL_LINEAR
-    seed: Int | None = None
+    seed: Annotated[Int, Field(ge=MIN_SEED, le=MAX_SEED)] | None = None
 
     @field_validator("targets")
     @classmethod
@@ -55,31 +66,38 @@ class AdapterSection(Section):
         return targets
 
 
-class EnvironmentSection(BaseModel):
-    """``name`` and whatever keys that environment takes; it refuses those it does not know."""
+class OpenSection(BaseModel):
+    """Keys beside the declared ones belong to what the section names. Frozen, and plain values
+    alone: what a job file can say, so that the resolved configuration says the same."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-    name: Annotated[str, Field(min_length=1)]
 
     @property
     def config(self) -> dict[str, Any]:
-        """The environment's own keys."""
+        """The keys that are not the section's own; whose they are refuses what he does not know."""
         return dict(self.__pydantic_extra__ or {})
 
+    @model_validator(mode="after")
+    def _plain(self) -> Self:
+        for key, value in self.config.items():
+            if (why := not_plain(value)) is not None:
+                raise ValueError(f"`{key}` {why}")
+        return self
 
-class RewardSection(BaseModel):
+
+class EnvironmentSection(OpenSection):
+    """``name`` and whatever keys that environment takes; it refuses those it does not know."""
+
+    name: Annotated[str, Field(min_length=1)]
+
+
+class RewardSection(OpenSection):
     """A built-in verifier by ``name`` (a judge has further keys of its own) or a ``function``."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
     name: Annotated[str, Field(min_length=1)] | None = None
     function: Annotated[str, Field(pattern=PYTHON_PATH)] | None = None
     weight: Float = 1.0
-    deadline_s: Positive = 10.0
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The judge's own keys; it refuses those it does not know."""
-        return dict(self.__pydantic_extra__ or {})
+    deadline_s: Seconds = 10.0
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -145,7 +163,7 @@ class LimitsSection(Section):
     max_tokens: Count = 256
     """New tokens per turn."""
     max_turns: Count | None = None
-    rollout_deadline_s: Positive = 600.0
+    rollout_deadline_s: Seconds = 600.0
     """One budget for everything in a rollout: generation, tools and rewards."""
 
 
@@ -153,7 +171,7 @@ class SamplingSection(Section):
     """How training samples are drawn; ``top_k: 0`` and ``top_p: 1`` are off."""
 
     temperature: Positive = 1.0
-    top_k: Annotated[Int, Field(ge=0)] = 0
+    top_k: CountOrNone = 0
     top_p: Annotated[Float, Field(gt=0, le=1)] = 1.0
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     ignore_eos: Annotated[bool, Field(strict=True)] = False
@@ -169,7 +187,7 @@ class OptimizerSection(Section):
     eps: Positive = 1e-8
     weight_decay: NotNegative = 0.0
     grad_clip_norm: NotNegative = 1.0
-    warmup_steps: Annotated[Int, Field(ge=0)] = 0
+    warmup_steps: CountOrNone = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
 
@@ -179,7 +197,7 @@ class EvaluationSection(Section):
     trained, 0 its best guess."""
 
     at_start: Annotated[bool, Field(strict=True)] = True
-    every: Annotated[Int, Field(ge=0)] = 0
+    every: CountOrNone = 0
     items: Count = 32
     samples: Count = 1
     temperature: NotNegative = 1.0

@@ -10,10 +10,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from plait.algos.schedules import learning_rate_at
+from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.jobs.sections import (
     DEFAULT_TARGET_WINDOW,
+    MAX_SEED,
     PYTHON_PATH,
     AdapterSection,
     AlgorithmSection,
@@ -25,14 +27,18 @@ from plait.jobs.sections import (
     Int,
     LimitsSection,
     OptimizerSection,
-    Positive,
     RewardSection,
     SamplingSection,
     Section,
 )
 
-JOB_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"
-"""A job's name is the name of its directory."""
+MAX_SAMPLES = 10**6
+"""Of one step or evaluation, all of which are held at once."""
+MAX_WINDOW = 10_000
+"""Rewards that are written down with each step."""
+MAX_PRIORITY = 10**6
+MAX_WEIGHT, MIN_WEIGHT = 1e6, 1e-6
+"""A share of the machine beyond these is all of it or none."""
 MAX_STALENESS = 64
 """Beyond it a bounded-staleness run is a run with the wrong number of groups."""
 
@@ -40,7 +46,7 @@ MAX_STALENESS = 64
 class JobSpec(Section):
     """One job."""
 
-    name: Annotated[str, Field(pattern=JOB_NAME)]
+    name: Annotated[str, Field(pattern=RUN_NAME)]
     model: Annotated[str, Field(min_length=1)] = "tiny"
     adapter: AdapterSection = AdapterSection()
     environment: EnvironmentSection
@@ -57,12 +63,12 @@ class JobSpec(Section):
     """Versions that a trajectory may lag behind; 0 is strictly on-policy."""
     steps: Count | None = None
     target_reward: Float | None = None
-    target_window: Count | None = None
+    target_window: Annotated[Int, Field(ge=1, le=MAX_WINDOW)] | None = None
     evaluation: EvaluationSection | None = None
     checkpoint: CheckpointSection = CheckpointSection()
-    seed: Annotated[Int, Field(ge=0)] = 0
-    priority: Int = 0
-    weight: Positive = 1.0
+    seed: Annotated[Int, Field(ge=0, le=MAX_SEED)] = 0
+    priority: Annotated[Int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    weight: Annotated[Float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     controller: Annotated[str, Field(pattern=PYTHON_PATH)] | None = None
     trackers: tuple[Literal["wandb", "trackio"], ...] = ()
     base_dir: str = ""
@@ -87,6 +93,16 @@ class JobSpec(Section):
             )
         if self.steps is not None and self.optimizer.warmup_steps > self.steps:
             raise ValueError("`optimizer.warmup_steps` is more than `steps`")
+        if self.groups * self.samples > MAX_SAMPLES:
+            raise ValueError(
+                f"`groups` × `samples` is more than {MAX_SAMPLES} samples per step: lower one"
+            )
+        e = self.evaluation
+        if e is not None and e.items * e.samples > MAX_SAMPLES:
+            raise ValueError(
+                f"`evaluation.items` × `evaluation.samples` is more than {MAX_SAMPLES} samples: "
+                "lower one"
+            )
         if self.samples < 2 and self.algorithm.name != "reinforce++":
             raise ValueError(
                 f"`samples: 1` gives `{self.algorithm.name}` nothing to compare: use at least 2"

@@ -25,6 +25,8 @@ TINY_DIR = Path(__file__).parent / "data" / "tiny"
 CONVERT_TIMEOUT_S = 600.0
 """A conversion of the 135 M model takes well under a minute; a slow disk gets ten."""
 
+MAX_SHOWN = 60
+"""Characters of a name that are shown."""
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja")
 """What a model needs: without a list, a hub download brings every other format along."""
@@ -73,9 +75,15 @@ def resolve(name: str, *, cache_dir: str | Path | None = None) -> Path:
     """Directory of the model called ``name``; ModelError says what to name instead."""
     if (make := _BUILT_IN.get(name)) is not None:
         return make(cache_dir)
-    local = Path(name).expanduser()
-    if local.exists():
-        return check_directory(local)
+    try:
+        local = Path(name).expanduser()
+        if local.exists():
+            return check_directory(local)
+    except (OSError, RuntimeError) as error:  # too long, not readable; ~somebody who is unknown
+        raise ModelError(
+            f"cannot look for model {name[:MAX_SHOWN]!r} ({_why(error)}): give a directory that "
+            "can be read, or a name that plait models lists"
+        ) from error
     if HUB_ID.fullmatch(name) and not name.startswith((".", "~")):
         return _from_hub(name)
     if "/" in name:
@@ -85,6 +93,10 @@ def resolve(name: str, *, cache_dir: str | Path | None = None) -> Path:
     raise ModelError(
         f"unknown model {name!r}: {guess}known: {', '.join(_BUILT_IN)}, a local directory, org/name"
     )
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def check_directory(path: Path) -> Path:

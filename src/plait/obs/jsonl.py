@@ -10,7 +10,7 @@ removes. Numbers that are not finite become null. Whether lines also survive a p
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -45,9 +45,12 @@ class JsonlWriter:
             raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; StoreError, with the file as it was, if the disk refuses it."""
+        """Append one row; StoreError, with the file as it was, if the disk refuses it or the file
+        has been closed."""
         line = dumps(row).encode() + b"\n"
         with self._lock:
+            if self._file.closed:
+                raise StoreError(f"{self.path} is closed: nothing more is written to it")
             size = os.fstat(self._file.fileno()).st_size
             try:
                 if self._file.write(line) != len(line):
@@ -67,9 +70,11 @@ class JsonlWriter:
             self._file.close()
 
 
-def read_jsonl(path: str | Path) -> Iterator[dict[str, Any]]:
+def read_jsonl(
+    path: str | Path, objection: Callable[[dict[str, Any]], str | None] = lambda row: None
+) -> Iterator[dict[str, Any]]:
     """Rows in order. A missing file has none; a torn last line is ignored, any other that cannot be
-    read is a StoreError that names it."""
+    read, or has an ``objection``, is a StoreError that names it."""
     path = Path(path)
     if not path.is_file():
         return
@@ -79,12 +84,14 @@ def read_jsonl(path: str | Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise StoreError(
                     f"{path}:{number} is not JSON ({error}): remove the line"
                 ) from error
             if not isinstance(row, dict):
                 raise StoreError(f"{path}:{number} is not a JSON object: remove the line")
+            if (why := objection(row)) is not None:
+                raise StoreError(f"{path}:{number} {why}: remove the line")
             yield row
 
 

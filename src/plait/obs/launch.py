@@ -4,13 +4,14 @@ Reads what ``recorder`` wrote; tolerant of a launch that was killed or is still 
 called by their job's name from here on.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plait.core.errors import ConfigError
+from plait.obs import shapes
+from plait.obs.info import read_info
 from plait.obs.jsonl import read_jsonl
 from plait.obs.layout import LaunchLayout
 
@@ -68,27 +69,17 @@ def read_launch(launch_dir: str | Path) -> Launch:
             f"{launch_dir} is no launch directory (it has no launch.json): "
             "give the directory that plait run printed"
         )
-    events = tuple(sorted(read_jsonl(layout.events), key=lambda e: float(e["t"])))
+    events = tuple(sorted(read_jsonl(layout.events, shapes.event), key=lambda e: float(e["t"])))
     names = {e["run"]: e["job"] for e in events if e["kind"] == "added"}
     order = list(dict.fromkeys([*names.values(), *layout.job_names()]))
     return Launch(
         root=layout.root,
-        info=_info(layout),
-        spans=tuple(sorted(read_jsonl(layout.workers), key=lambda s: float(s["t0"]))),
+        info=read_info(layout),
+        spans=tuple(sorted(read_jsonl(layout.workers, shapes.span), key=lambda s: float(s["t0"]))),
         events=events,
         jobs=tuple(_job(layout, name) for name in order),
         names=names,
     )
-
-
-def _info(layout: LaunchLayout) -> dict[str, Any]:
-    try:
-        found = json.loads(layout.info.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {layout.info} ({error}): put it back as it was") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{layout.info} does not describe a launch: put it back as it was")
-    return found
 
 
 def shares(span: Row) -> dict[str, float]:
@@ -105,7 +96,7 @@ def shares(span: Row) -> dict[str, float]:
 def _job(layout: LaunchLayout, name: str) -> JobLog:
     steps: dict[int, Row] = {}
     evaluations: dict[int, Row] = {}
-    for row in read_jsonl(layout.job(name).metrics):
+    for row in read_jsonl(layout.job(name).metrics, shapes.metrics):
         (evaluations if "eval_n" in row else steps)[row["step"]] = row
     return JobLog(
         name=name,

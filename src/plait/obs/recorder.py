@@ -148,6 +148,10 @@ class Recorder:
             self._jobs[name] = JobRecorder(self, name, run_id)
         return self._jobs[name]
 
+    def found(self, name: str) -> JobRecorder | None:
+        """The recorder of a job, if it was asked for already. Its files must be in order before."""
+        return self._jobs.get(name)
+
     def added(self, name: str, run_id: RunId, *, now: float, **detail: Any) -> JobRecorder:
         """Enter a job: from this event on its run is known by its name."""
         recorder = self.job(name, run_id)

@@ -34,6 +34,7 @@ from plait.core.operations import (
     StepResult,
 )
 from plait.core.runs import Stage
+from plait.runtime import arguments
 from plait.runtime.facts import RunFacts
 from plait.runtime.gradients import Gradient, Gradients
 from plait.runtime.head import Head
@@ -100,6 +101,11 @@ class RunClient:
     ) -> SampleResult:
         """Draw ``n`` continuations from a published version (default: the newest), or the base
         model."""
+        prompt, params = arguments.token_ids("the prompt", prompt), arguments.sampling(params)
+        n, first_index = (
+            arguments.whole_number("n", n),
+            arguments.whole_number("first_index", first_index),
+        )
         if base:
             version = None
         elif version is None:
@@ -112,7 +118,7 @@ class RunClient:
             op_id=self._op_id(),
             run_id=self.facts.spec.run_id,
             version=version,
-            prompt=tuple(prompt),
+            prompt=prompt,
             n=n,
             params=params,
             first_index=first_index,
@@ -124,7 +130,7 @@ class RunClient:
         op = Forward(
             op_id=self._op_id(),
             run_id=self.facts.spec.run_id,
-            data=tuple(data),
+            data=arguments.batch(data),
             adapter=adapter,
         )
         result = await self._head.queue.submit(op)
@@ -135,14 +141,14 @@ class RunClient:
         self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
     ) -> ForwardResult:
         """Accumulate the gradient of a token-summed loss."""
-        before = self._gradients.before()
+        batch, before = arguments.batch(data), self._gradients.before()
         with self._gradients.one() as this:
             async with self._turn:
                 op = ForwardBackward(
                     op_id=self._op_id(),
                     run_id=self.facts.spec.run_id,
                     seq=self._seq,
-                    data=tuple(data),
+                    data=batch,
                     loss=loss,
                     loss_config=dict(config or {}),
                 )
@@ -157,7 +163,7 @@ class RunClient:
         ``progress`` is the controller's own state, committed with the version; a function of what
         the step did, if it needs that.
         """
-        before = self._gradients.before()
+        adam, before = arguments.adam(adam), self._gradients.before()
         async with self._turn:
             op = OptimStep(
                 op_id=self._op_id(), run_id=self.facts.spec.run_id, seq=self._seq, adam=adam
@@ -312,4 +318,7 @@ class RunClient:
 
 def _absolute(path: str | Path) -> str:
     """What a worker, which may run elsewhere, must be told."""
-    return str(Path(path).resolve())
+    try:
+        return str(Path(path).resolve())
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"path {path!r} is none ({error}): give a directory's path") from error

@@ -7,7 +7,7 @@ Mutable, owned by the head's event loop alone. Policies never see these objects,
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plait.core.errors import PlaitError, RunEnded
+from plait.core.errors import CLOSED, PlaitError, RunEnded
 from plait.core.ids import RunId, WorkerId
 from plait.core.operations import ForwardBackward
 from plait.core.plan import Wait
@@ -35,6 +35,8 @@ class RunFacts:
     served_s: float = 0.0
     tokens: int = 0
     paused: bool = False
+    closed: bool = False
+    """Its launch has been left: it takes nothing more here, and can be gone on with."""
     evaluating: bool = False
     reason: str = ""
     """Why the run ended, where it ended badly."""
@@ -115,6 +117,8 @@ class RunFacts:
         """RunEnded, with the reason, if the run takes nothing more."""
         if self.stage.ended:
             raise RunEnded(f"run {self.spec.run_id} is {self.stage}: {self.reason or 'finished'}")
+        if self.closed:
+            raise RunEnded(CLOSED)
 
 
 class Roster:
@@ -127,13 +131,23 @@ class Roster:
 
     def add(self, spec: RunSpec, now: float) -> RunFacts:
         """Enter a run; its id must be new. Raises what closed the roster, if anything did."""
-        if self.closed is not None:
-            raise self.closed
+        self.check_open()
         if spec.run_id in self._runs:
             raise RunEnded(f"run {spec.run_id} exists already: choose another name")
         facts = RunFacts(spec=spec, order=len(self._runs), since_s=now)
         self._runs[spec.run_id] = facts
         return facts
+
+    def check_open(self) -> None:
+        """Raise what closed the roster, if anything did."""
+        if self.closed is not None:
+            raise self.closed
+
+    def close(self) -> None:
+        """The launch is being left: no run is entered and none takes anything more."""
+        self.closed = self.closed or RunEnded(CLOSED)
+        for facts in self._runs.values():
+            facts.closed = True
 
     def __getitem__(self, run_id: RunId) -> RunFacts:
         try:

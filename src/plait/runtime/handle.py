@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plait.cluster.local import WorkerProcess
-from plait.core.errors import WorkerLost
+from plait.core.errors import RequestError, WorkerLost
 from plait.core.ids import WorkerId
 from plait.runtime import messages as m
 
@@ -114,7 +114,19 @@ class WorkerHandle:
     def _send(self) -> None:
         with contextlib.suppress(OSError):  # it is gone, as the reading thread notices too
             while (command := self._outbox.get()) is not None:
-                self._process.conn.send(command)
+                try:
+                    self._process.conn.send(command)
+                except OSError:
+                    raise
+                except Exception as error:  # pickling: what a caller's object raises is its own
+                    self._loop.call_soon_threadsafe(self._unsendable, command, error)
+
+    def _unsendable(self, command: m.Command, error: Exception) -> None:
+        """Nothing of the command was sent: whoever asked for it is told."""
+        text = f"what was given cannot be sent to a worker ({error}): give plain numbers"
+        ops = (command.op,) if isinstance(command, m.Train) else getattr(command, "ops", ())
+        for op in ops:
+            self._on_answer(self, m.Failed(op_id=op.op_id, code=RequestError.code, message=text))
 
     def _deliver(self, answer: m.Answer) -> None:
         if isinstance(answer, m.Ready):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plait.core import errors
-from plait.core.errors import EngineError, PlaitError, RunEnded
+from plait.core.errors import CLOSED, EngineError, PlaitError, RunEnded
 from plait.core.ids import RunId, WorkerId
 from plait.core.runs import RunSpec, Stage
 from plait.engines.protocol import ModelShape
@@ -93,7 +93,11 @@ class Head:
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
-        """Stop the workers; what is committed stays."""
+        """Refuse what is under way and whatever is asked for from now on, and stop the workers;
+        what is committed stays."""
+        self.roster.close()
+        for facts in self.roster.all():
+            self._refuse(facts.spec.run_id, RunEnded(CLOSED))
         if self._ticker is not None:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -115,14 +119,17 @@ class Head:
             return
         facts.end, facts.reason, facts.wait = stage, reason, None
         facts.since_s = self._clock()
-        error = RunEnded(f"run {run_id} is {stage}: {reason or 'finished'}")
-        self.gate.refuse(run_id, error)
-        self.queue.drop(run_id, error)
-        self.samples.drop(run_id, error)
+        self._refuse(run_id, RunEnded(f"run {run_id} is {stage}: {reason or 'finished'}"))
         facts.rollout = facts.train = None
         kind = "finished" if stage is Stage.DONE else stage.value
         self.journal.event(run_id, kind, reason=reason)
         self._decide()
+
+    def _refuse(self, run_id: RunId, error: PlaitError) -> None:
+        """Answer everything that the run waits for with an error."""
+        self.gate.refuse(run_id, error)
+        self.queue.drop(run_id, error)
+        self.samples.drop(run_id, error)
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Hold a run's work back (or let it go on) without touching the others."""

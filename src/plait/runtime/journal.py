@@ -48,6 +48,7 @@ class LaunchJournal:
     ) -> None:
         self.recorder = recorder
         self.broken: StoreError | None = None
+        self._closed = False
         self._policy, self._n_params, self._now = policy, n_params, now
         self._on_broken = on_broken
 
@@ -85,11 +86,16 @@ class LaunchJournal:
                 kind, policy=self._policy, view=view, state=state, plan=plan, now=self._now()
             )
 
+    def close(self) -> None:
+        """The files are about to be closed. What still happens, as callers leave their blocks, is
+        not written, and that is nobody's fault."""
+        self._closed = True
+
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
             yield
         except StoreError as error:
-            if self.broken is None:
+            if self.broken is None and not self._closed:
                 self.broken = error
                 self._on_broken(error)

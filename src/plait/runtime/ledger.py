@@ -5,6 +5,7 @@ keeps the controller's progress and charges the usage in one transaction.
 """
 
 import contextlib
+from pathlib import Path
 
 from plait.core.errors import StoreError
 from plait.core.ids import RunId
@@ -23,9 +24,17 @@ class Ledger:
     """The store as one run's client sees it."""
 
     def __init__(
-        self, head: Head, facts: RunFacts, *, store: Store, writer: Writer, retention: Retention
+        self,
+        head: Head,
+        facts: RunFacts,
+        *,
+        store: Store,
+        writer: Writer,
+        retention: Retention,
+        launch_dir: Path,
     ) -> None:
-        self._head, self._facts = head, facts
+        """``launch_dir``: what the store's paths are relative to, so that a launch can be moved."""
+        self._head, self._facts, self._launch_dir = head, facts, launch_dir
         self._store, self._writer, self._retention = store, writer, retention
         self._charged = (0.0, 0)
 
@@ -100,7 +109,7 @@ class Ledger:
             self._run_id,
             version,
             op.seq,
-            path,
+            str(Path(path).relative_to(self._launch_dir)),
             result={"version": version},
             progress=progress,
             used=(

@@ -23,8 +23,10 @@ class Retention:
         every: int,
         keep_last: int,
         max_staleness: int,
+        launch_dir: Path,
     ) -> None:
-        self._store, self._run_id = store, run_id
+        """``launch_dir``: what the store's paths are relative to."""
+        self._store, self._run_id, self._launch_dir = store, run_id, launch_dir
         self._dirs = VersionDirs(versions_dir)
         self._every, self._keep_last = every, keep_last
         self._recent = max_staleness + 2
@@ -37,7 +39,7 @@ class Retention:
                 self._run_id,
                 f"step-{version}",
                 version=version,
-                path=str(self._dirs.path(version)),
+                path=str(self._dirs.path(version).relative_to(self._launch_dir)),
                 kind="training",
                 now=now,
             )

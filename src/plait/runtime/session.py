@@ -18,7 +18,9 @@ from plait.core.runs import LoraSpec, RunSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
+from plait.obs.layout import JobLayout, LaunchLayout
 from plait.policies.protocol import Sharing
+from plait.runtime import arguments
 from plait.runtime.client import RunClient
 from plait.runtime.head import Head
 from plait.runtime.journal import Journal
@@ -63,6 +65,7 @@ class Session:
             self.model_dir = await asyncio.to_thread(resolve, self.model)
             self.shape: ModelShape = read_shape(self.model_dir, name=self.model)
             self.store = stack.enter_context(Store.at(self.directory / "store.db"))
+            self._check_store()
             self._writer = Writer()
             stack.callback(self._writer.close)
             self.head = Head(
@@ -99,14 +102,15 @@ class Session:
         keep_last: int = 2,
     ) -> RunClient:
         """A new run at version 0, or the run of that name as it was last committed."""
-        run_id = RunId(name)
+        self.head.roster.check_open()
+        run_id = RunId(arguments.run_name(name))
         if run_id in self._clients:
             raise ConfigError(f"there is a run {name} already: choose another name")
         spec = RunSpec(
             run_id=run_id,
             tenant_id=LOCAL_TENANT,
             base_model=self.model,
-            lora=lora or LoraSpec(),
+            lora=arguments.lora(LoraSpec() if lora is None else lora),
             weight=weight,
             priority=priority,
             max_staleness=max_staleness,
@@ -129,9 +133,15 @@ class Session:
             every=checkpoint_every,
             keep_last=keep_last,
             max_staleness=max_staleness,
+            launch_dir=self.directory,
         )
         ledger = Ledger(
-            self.head, facts, store=self.store, writer=self._writer, retention=retention
+            self.head,
+            facts,
+            store=self.store,
+            writer=self._writer,
+            retention=retention,
+            launch_dir=self.directory,
         )
         client = RunClient(self.head, facts, ledger=ledger, versions_dir=versions_dir)
         self._clients[run_id] = client
@@ -162,16 +172,28 @@ class Session:
         """True if a run of that name was made here."""
         return RunId(name) in self._clients
 
+    def _check_store(self) -> None:
+        """StoreError if runs have left versions or rows here and the store does not know them: it
+        would take all that for what a crash has left, and remove it."""
+        known = {row.name for row in self.store.runs.list()}
+        layout = LaunchLayout(self.directory)
+        if lost := [n for n in layout.job_names() if n not in known and _begun(layout.job(n))]:
+            raise StoreError(
+                f"{self.directory / 'store.db'} is missing or empty, it does not know run "
+                f"{', '.join(lost)}: restore it, or start anew in another directory"
+            )
+
     async def _take_up(self, client: RunClient, row: RunRow, versions_dir: Path) -> None:
         """Bring a run to its last committed version, whatever happened to it before."""
         run_id, dirs = row.run_id, VersionDirs(versions_dir)
         mutations = self.store.mutations
+        rows = await self._writer.call(mutations.versions, run_id)
+        await self._writer.call(dirs.check_rows, rows[-1].version if rows else -1)
         if row.status.ended:
             await self._writer.call(
                 self.store.runs.set_status, run_id, RunStatus.ACTIVE, now=self.head.wall()
             )
         await self._writer.call(mutations.rewind, run_id)
-        rows = await self._writer.call(mutations.versions, run_id)
         swept = await self._writer.call(dirs.sweep, [r.version for r in rows])
         if not rows:
             await client.create()
@@ -179,11 +201,19 @@ class Session:
         last = rows[-1]
         if last.version in swept.missing:
             raise StoreError(
-                f"{last.path} is gone: put it back, or start run {run_id} in a new directory"
+                f"{dirs.path(last.version)} is gone: put it back, or start run {run_id} in a new "
+                "directory"
             )
         client.facts.step = int(row.progress.get("step", 0))
         path = str(dirs.path(last.version))
         await client.attach(last.version, path, last.seq + 1)
+
+
+def _begun(job: JobLayout) -> bool:
+    files = (job.metrics, job.samples)
+    return any(file.is_file() and file.stat().st_size for file in files) or bool(
+        VersionDirs(job.root / "versions").versions()
+    )
 
 
 def _plain(value: Json) -> Json:

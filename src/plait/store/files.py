@@ -128,6 +128,17 @@ class VersionDirs:
         missing = sorted(rows - set(self.versions()))
         return Swept(removed=tuple(removed), missing=tuple(missing))
 
+    def check_rows(self, last: int) -> None:
+        """StoreError if more lies here than a crash can leave, which is the one version after the
+        ``last`` that has a row (-1: none has): then rows are missing, and a sweep would remove what
+        was committed."""
+        if (newest := max(self.versions(), default=-1)) > last + 1:
+            known = f"no version after {last}" if last >= 0 else "no version"
+            raise StoreError(
+                f"{self.path(newest)} is there and store.db knows {known}: restore the store.db "
+                "that belongs to it, or start anew in another directory"
+            )
+
 
 def truncate_jsonl(path: str | Path, keep_step: int) -> int:
     """For a resume: drop rows of steps after ``keep_step`` and a torn last line; rows dropped.

@@ -56,6 +56,7 @@ class VersionRow:
     version: int
     seq: int
     path: str
+    """Relative to the launch directory; absolute, and of no use after a move, in older stores."""
     created_at: float
 
 

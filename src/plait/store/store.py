@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from plait.core.errors import StoreError
+from plait.core.errors import CLOSED, StoreError
 from plait.store.checkpoints import Checkpoints
 from plait.store.database import Database, sqlite_url
 from plait.store.mutations import Mutations
@@ -66,15 +66,20 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plait-store")
+        self._closed = False
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run ``function`` on the thread and await its answer.
 
         Cancelling the caller does not undo a write that has begun: it ends on the thread.
+        StoreError once that has ended.
         """
+        if self._closed:
+            raise StoreError(CLOSED)
         future = self._thread.submit(function, *args, **kwargs)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
         """Wait for the calls in the queue and end the thread."""
+        self._closed = True
         self._thread.shutdown(wait=True)
