@@ -89,14 +89,14 @@ class TorchTrain:
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Log-probs where masked; the base model's own where ``adapter`` is false."""
         params = self._run(run_id) if adapter else None
-        checked = check(data, self._arch, ())
+        checked = check(data, self._arch, None)
 
         def score(batch: Packed) -> torch.Tensor:
             with torch.inference_mode():
                 return self._logprobs(batch, params)
 
         logprobs = yield from self._passes(run_id, checked, self._forward_cost, score, True)
-        n = sum(map(len, logprobs))
+        n = sum(len(c.scored) for c in checked)
         return ForwardResult(logprobs=logprobs, metrics={"tokens:sum": float(n)})
 
     def forward_backward(
@@ -105,7 +105,7 @@ class TorchTrain:
         """Add the gradient of the summed loss; nothing is added if this fails or is closed."""
         params = self._run(run_id)
         chosen = choose(loss, config)
-        checked = check(data, self._arch, chosen.needed)
+        checked = check(data, self._arch, chosen.choice)
         reports: list[Report] = []
         before = params.grad.clone()
         done = False
@@ -178,7 +178,9 @@ class TorchTrain:
                 waiting.extendleft(reversed(halves(batch)))
                 continue
             for i, values in zip(batch, logprobs_M.split(packed.counts), strict=True):
-                out[i] = tuple(values.tolist())
+                # Packed with sequences of more targets, a position has some that are not its own.
+                own = values.view(len(values), -1)[:, : checked[i].n_targets]
+                out[i] = tuple(own.flatten().tolist())
             yield TrainStep(
                 run_id=run_id, n_tokens=packed.tokens_N.shape[0], forward_only=forward_only
             )
@@ -194,7 +196,7 @@ class TorchTrain:
         fits = False
         try:
             logprobs_M = self._logprobs(batch, params)
-            total, report = loss(logprobs_M, batch.inputs_M)
+            total, report = loss(logprobs_M, batch.inputs_M, batch.counts)
             if not bool(torch.isfinite(total)):
                 raise EngineError("the loss is not finite: check advantages and log-probs")
             total.backward()
