@@ -146,12 +146,12 @@ def test_soft_targets_are_as_many_hard_ones(kit) -> None:
     assert scored.logprobs[0] == pytest.approx(
         [now[k][i] for i in range(N) for k in range(3)], abs=1e-4
     )
-    assert scored.metrics["tokens:sum"] == N
+    assert scored.metrics["tokens:sum"] == 3 * N
     results = [drain(one.forward_backward(A, [soft()], "cross_entropy", {}))]
     results.append(drain(many.forward_backward(A, columns, "cross_entropy", {})))
     losses = [result.metrics["loss:sum"] for result in results]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-4)
-    assert results[0].metrics["tokens:sum"] == N
+    assert results[0].metrics["tokens:sum"] == results[1].metrics["tokens:sum"] == 3 * N
     norms = [engine.optim_step(A, ADAM).metrics["grad_norm:mean"] for engine in (one, many)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
     assert score(one, A) == pytest.approx(score(many, A), abs=1e-3)

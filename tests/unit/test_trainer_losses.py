@@ -84,16 +84,6 @@ def test_every_loss_has_a_formula() -> None:
     assert list(FORMULAS) == list(LOSSES)
 
 
-def test_cross_entropy_of_soft_targets_sums_over_them() -> None:
-    logp = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
-    weights = torch.tensor([[0.75, 0.25], [1.0, -2.0]])
-    total, report = choose("cross_entropy", {})(logp, {"weights": weights}, (2,))
-    total.backward()
-    assert total.item() == pytest.approx(0.75 + 0.5 + 0.5 - 6.0)
-    assert torch.equal(logp.grad, -weights)
-    assert report.tokens == 2, "positions, not targets"
-
-
 def test_cispo_clips_the_weight_and_still_learns() -> None:
     total, grad, seen = evaluate("cispo", {}, logprobs=Q, advantages=A)
     kept = [min(max(math.exp(p - q), 0.8), 1.2) for p, q in zip(LOGP, Q, strict=True)]

@@ -71,9 +71,9 @@ def choose(name: str, config: Mapping[str, float]) -> Chosen:
     return Chosen(choice=choice, formula=_FORMULAS[name])
 
 
-def metrics(terms: list[Term], n_tokens: int) -> dict[str, float]:
+def metrics(terms: list[Term]) -> dict[str, float]:
     """Of a whole batch, under names that end in their reduction."""
-    out = {"loss:sum": sum(term.loss for term in terms), "tokens:sum": float(n_tokens)}
+    out = {"loss:sum": sum(term.loss for term in terms), "tokens:sum": float(len(terms))}
     for name in terms[0].means if terms else ():
         out[f"{name}:mean"] = sum(term.means[name] for term in terms) / len(terms)
     for name in terms[0].maxima if terms else ():

@@ -79,7 +79,7 @@ class ScriptedTrain:
                 )
             )
             yield self._spent(run_id, datum, forward_only=True)
-        n_scored = float(sum(len(checks.scored(datum)) for datum in data))
+        n_scored = float(sum(map(len, rows)))
         return ForwardResult(logprobs=tuple(rows), metrics={"tokens:sum": n_scored})
 
     def forward_backward(
@@ -107,7 +107,7 @@ class ScriptedTrain:
             terms.extend(made)
             rows.append(tuple(row))
             yield self._spent(run_id, datum, forward_only=False)
-        metrics = losses.metrics(terms, sum(len(checks.scored(datum)) for datum in data))
+        metrics = losses.metrics(terms)
         if not (np.isfinite(metrics["loss:sum"]) and np.isfinite(grad_K).all()):
             raise EngineError(
                 f"the loss of {run_id} is not finite: check advantages and log-probs; "

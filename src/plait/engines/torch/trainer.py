@@ -98,7 +98,7 @@ class TorchTrain:
                 return self._logprobs(batch, params)
 
         logprobs = yield from self._passes(run_id, checked, self._forward_cost, score, True)
-        n = sum(len(c.scored) for c in checked)
+        n = sum(map(len, logprobs))
         return ForwardResult(logprobs=logprobs, metrics={"tokens:sum": float(n)})
 
     def forward_backward(
@@ -176,14 +176,11 @@ class TorchTrain:
                     raise EngineError(
                         f"datum {batch[0]} alone ({checked[batch[0]].length} tokens) does not fit "
                         "into memory: shorten it or free memory"
-                        + ("" if self._recompute else ", or train with --recompute")
                     ) from e
                 waiting.extendleft(reversed(halves(batch)))
                 continue
             for i, values in zip(batch, logprobs_M.split(packed.counts), strict=True):
-                # Packed with sequences of more targets, a position has some that are not its own.
-                own = values.view(len(values), -1)[:, : checked[i].n_targets]
-                out[i] = tuple(own.flatten().tolist())
+                out[i] = tuple(values.tolist())
             yield TrainStep(
                 run_id=run_id, n_tokens=packed.tokens_N.shape[0], forward_only=forward_only
             )

@@ -3,8 +3,8 @@
 ``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch.
 Tokens after a sequence's last scored position influence nothing that is asked for and are left out.
 
-Shapes: N packed tokens, M scored positions among them, B sequences, T the longest of them; K
-targets per position where they are soft: then what is ``(M,)`` here is ``(M, K)``.
+Shapes: N packed tokens, B sequences, T the longest of them; S scored positions and the M targets
+that they have: one each, or K where targets are soft.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ class Checked:
     scored: np.ndarray
     """Indices of scored positions, rising."""
     inputs: dict[str, np.ndarray]
+    """Of the same shape as the targets of scored positions."""
 
     @property
     def length(self) -> int:
@@ -37,7 +38,7 @@ class Checked:
 
     @property
     def n_targets(self) -> int:
-        """Targets per position."""
+        """Targets of each position."""
         return 1 if self.targets.ndim == 1 else self.targets.shape[1]
 
 
@@ -55,11 +56,12 @@ class Packed:
     sources_P: torch.Tensor | None
     n_seqs: int
     longest: int
-    rows_M: torch.Tensor
+    rows_S: torch.Tensor
     targets_M: torch.Tensor
-    """``(M, K)`` if any sequence's targets are soft; filled up to K with id 0 at weight 0."""
+    of_M: torch.Tensor | None
+    """Which of the S positions each target is of, rising; ``None`` where each has one."""
     counts: tuple[int, ...]
-    """Scored positions of each sequence; they sum to M."""
+    """Targets of each sequence; they sum to M."""
     inputs_M: dict[str, torch.Tensor]
 
 
@@ -89,6 +91,9 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
     if shared or min(lengths) != longest:
         slots = torch.from_numpy(grid).to(device)
 
+    n_targets = np.concatenate([np.full(len(d.scored), d.n_targets) for d in data])
+    of = np.repeat(np.arange(n_targets.size), n_targets)
+
     def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
@@ -99,20 +104,14 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
         sources_P=torch.from_numpy(sources.reshape(-1)).to(device) if shared else None,
         n_seqs=len(data),
         longest=longest,
-        rows_M=join([sources[i, d.scored] for i, d in enumerate(data)]),
-        targets_M=join(_evened([d.targets[d.scored] for d in data])),
-        counts=tuple(len(d.scored) for d in data),
-        inputs_M={name: join(_evened([d.inputs[name] for d in data])) for name in data[0].inputs},
+        rows_S=join([sources[i, d.scored] for i, d in enumerate(data)]),
+        targets_M=join([d.targets[d.scored].reshape(-1) for d in data]),
+        of_M=torch.from_numpy(of).to(device) if len(of) > n_targets.size else None,
+        counts=tuple(len(d.scored) * d.n_targets for d in data),
+        inputs_M={
+            name: join([d.inputs[name].reshape(-1) for d in data]) for name in data[0].inputs
+        },
     )
-
-
-def _evened(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """All of one width where any has several columns, filled up with zeros."""
-    if all(a.ndim == 1 for a in arrays):
-        return arrays
-    grids = [a.reshape(len(a), -1) for a in arrays]
-    width = max(grid.shape[1] for grid in grids)
-    return [np.pad(grid, ((0, 0), (0, width - grid.shape[1]))) for grid in grids]
 
 
 def _place(

@@ -5,7 +5,7 @@ Logits are made a block of rows at a time. The derivative of a log-prob by the h
 (the head is frozen), so none are kept or made twice, however many targets a position has. Log-probs
 are fp32 whatever the weights are.
 
-Shapes: M scored positions, K targets of each, D hidden, V vocabulary, C rows of a block.
+Shapes: S scored positions, M targets of them, D hidden, V vocabulary, C rows of a block.
 """
 
 import torch
@@ -21,43 +21,52 @@ def block_rows(vocab_size: int) -> int:
 
 
 def target_logprobs(
-    h_MD: torch.Tensor, head_VD: torch.Tensor, targets_M: torch.Tensor
+    h_SD: torch.Tensor,
+    head_VD: torch.Tensor,
+    targets_M: torch.Tensor,
+    of_M: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``log softmax(h W^T)[target]``, fp32, differentiable in ``h`` only.
 
-    Targets are ``(M,)`` or ``(M, K)``, and so is the result.
+    ``of_M``, rising, is the row of ``h`` that each target belongs to; ``None``: one for each.
     """
-    targets_MK = targets_M.view(len(targets_M), -1)
-    return _TargetLogprobs.apply(h_MD, head_VD, targets_MK).view(targets_M.shape)
+    if of_M is None:
+        of_M = torch.arange(len(h_SD), device=h_SD.device)
+    return _TargetLogprobs.apply(h_SD, head_VD, targets_M, of_M)
 
 
 class _TargetLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h_MD, head_VD, targets_MK):
-        keep, (m, n_vocab) = ctx.needs_input_grad[0], (len(h_MD), len(head_VD))
-        out_MK = torch.empty(targets_MK.shape, dtype=torch.float32, device=h_MD.device)
-        slope_MD = torch.empty_like(h_MD) if keep else None
-        n_rows = min(m, block_rows(n_vocab))
+    def forward(ctx, h_SD, head_VD, targets_M, of_M):
+        keep, (n, n_vocab) = ctx.needs_input_grad[0], (len(h_SD), len(head_VD))
+        out_M = torch.empty(len(targets_M), dtype=torch.float32, device=h_SD.device)
+        slope_SD = torch.empty_like(h_SD) if keep else None
+        n_rows = min(n, block_rows(n_vocab))
         # One buffer for every block: fresh pages would cost more than the softmax.
-        buffer = h_MD.new_empty(n_rows, n_vocab)
-        for start in range(0, m, n_rows):
-            rows = slice(start, min(start + n_rows, m))
-            logits_CV = torch.mm(h_MD[rows], head_VD.T, out=buffer[: rows.stop - start]).float()
-            target_logits_CK = logits_CV.gather(1, targets_MK[rows])
+        buffer = h_SD.new_empty(n_rows, n_vocab)
+        for start in range(0, n, n_rows):
+            rows = slice(start, min(start + n_rows, n))
+            ends = of_M.new_tensor([rows.start, rows.stop])
+            its = slice(*torch.searchsorted(of_M, ends).tolist())
+            at_C = of_M[its] - start
+            logits_CV = torch.mm(h_SD[rows], head_VD.T, out=buffer[: rows.stop - start]).float()
+            out_M[its] = logits_CV[at_C, targets_M[its]]
             top_C1 = logits_CV.amax(1, keepdim=True)
             p_CV = torch.softmax(logits_CV, 1, out=logits_CV)
             # The largest probability never underflows, as the target's can.
             log_sum_C1 = top_C1 - p_CV.amax(1, keepdim=True).log_()
-            out_MK[rows] = target_logits_CK - log_sum_C1
+            out_M[its] -= log_sum_C1[at_C, 0]
             if keep:
-                torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_MD[rows])
+                torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_SD[rows])
         if keep:
-            ctx.save_for_backward(head_VD, targets_MK, slope_MD)
-        return out_MK
+            ctx.save_for_backward(head_VD, targets_M, of_M, slope_SD)
+        return out_M
 
     @staticmethod
-    def backward(ctx, d_MK):
-        head_VD, targets_MK, slope_MD = ctx.saved_tensors
-        d_MK = d_MK.to(head_VD.dtype)
-        dh_MD = F.embedding_bag(targets_MK, head_VD, mode="sum", per_sample_weights=d_MK)
-        return dh_MD.addcmul_(slope_MD, d_MK.sum(1, keepdim=True), value=-1), None, None
+    def backward(ctx, d_M):
+        head_VD, targets_M, of_M, slope_SD = ctx.saved_tensors
+        d_M = d_M.to(head_VD.dtype)
+        of_first_S = torch.searchsorted(of_M, torch.arange(len(slope_SD), device=of_M.device))
+        dh_SD = F.embedding_bag(targets_M, head_VD, of_first_S, mode="sum", per_sample_weights=d_M)
+        d_S1 = d_M.new_zeros(len(slope_SD), 1).index_add_(0, of_M, d_M[:, None])
+        return dh_SD.addcmul_(slope_SD, d_S1, value=-1), None, None, None

@@ -6,9 +6,9 @@ reference is estimator k3 of Schulman, "Approximating KL divergence"; times the 
 every token of every loss; normalisation (by tokens, by sequences) is the algorithm's and is put
 into them.
 
-Shapes: M scored tokens, of B sequences. Log-probs are of the policy being trained (``logp``), of
-the policy that drew the tokens (``logprobs``) and of the reference (``ref_logprobs``). Of soft
-targets ``logp`` and ``weights`` are ``(M, K)``.
+Shapes: M scored tokens, of B sequences; K soft targets are K tokens. Log-probs are of the policy
+being trained (``logp``), of the policy that drew the tokens (``logprobs``) and of the reference
+(``ref_logprobs``).
 """
 
 from collections.abc import Callable, Mapping, Sequence

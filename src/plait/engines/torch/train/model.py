@@ -28,8 +28,7 @@ def logprobs(
     *,
     recompute: bool = False,
 ) -> torch.Tensor:
-    """Log-probs at the scored positions, of ``batch.targets_M``'s shape; the base model's where
-    ``params`` is ``None``.
+    """Log-probs ``(M,)`` of the targets; the base model's where ``params`` is ``None``.
 
     ``on_layer`` is called between layers, in the backward pass too. ``recompute`` keeps each
     layer's input alone and computes the layer again in the backward pass: the same bits, for the
@@ -48,7 +47,7 @@ def logprobs(
             qkv = _norm_heads(qkv, layer, weights)
         h = attention(qkv)
         if i == a.n_layers - 1:
-            h, x = h.index_select(0, batch.rows_M), x.index_select(0, batch.rows_M)
+            h, x = h.index_select(0, batch.rows_S), x.index_select(0, batch.rows_S)
         x = linear(h, layer.o, layer.o_bias, fused.get((i, "o")), residual_NO=x)
         h = linear(x, layer.gate_up, layer.gate_up_bias, fused.get((i, "gate_up")), before=ln2)
         return gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), residual_ND=x)
@@ -60,7 +59,7 @@ def logprobs(
         else:
             x = run_layer(x, i)
     h = norm(x, Norm(weights.norm, a.eps))
-    return target_logprobs(h, weights.head, batch.targets_M)
+    return target_logprobs(h, weights.head, batch.targets_M, batch.of_M)
 
 
 def _norm_heads(qkv_NO: torch.Tensor, layer: Layer, weights: Weights) -> torch.Tensor:
