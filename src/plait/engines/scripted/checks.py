@@ -9,6 +9,8 @@ from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum, Sample
 from plait.engines.protocol import ModelShape
 
+T = TypeVar("T", bound=float)
+
 
 def sample(op: Sample, shape: ModelShape) -> None:
     """RequestError on bad arguments; CapacityError on a prompt that fills the context."""
@@ -101,9 +103,6 @@ def inputs(datum: Datum, i: int) -> list[dict[str, float]]:
         {name: float(values[k]) for name, values in columns.items()}
         for k in range(len(targets(datum, i)))
     ]
-
-
-T = TypeVar("T", bound=float)
 
 
 def _all(at: T | Sequence[T]) -> list[T]:
