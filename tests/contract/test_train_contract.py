@@ -1,4 +1,7 @@
-"""The contract of training engines (``engines/protocol.py``), one suite for all of them."""
+"""The contract of training engines (``engines/protocol.py``), one suite for all of them.
+
+What losses come to is in ``test_losses_contract``.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -243,7 +246,7 @@ def test_values_outside_the_mask_are_not_read(kit) -> None:
     assert score(dirty, A) == score(clean, A)
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo"])
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "gspo"])
 def test_an_advantage_moves_the_policy_its_way(kit, loss: str) -> None:
     for advantage, more in ((1.0, True), (-1.0, False)):
         engine = made(kit)

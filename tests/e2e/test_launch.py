@@ -237,6 +237,24 @@ async def test_giving_up_the_wait_for_a_job_does_nothing_to_it(
         assert (await running.wait("one")).stage is Stage.DONE
 
 
+async def test_jobs_of_every_loss_learn_side_by_side(byte_model: Path, tmp_path: Path) -> None:
+    algorithms = {
+        "ppo": {"loss": "ppo"},
+        "importance_sampling": {"loss": "importance_sampling"},
+        "cispo": {"loss": "cispo", "kl_coef": 0.01},
+        "dro": {"loss": "dro", "beta": 0.05},
+        "gspo": {"loss": "gspo", "clip_low": 0.95, "clip_high": 1.05},
+    }
+    async with launch(tmp_path, byte_model) as running:
+        for name, algorithm in algorithms.items():
+            size = {"steps": 24, "groups": 4, "samples": 8, "optimizer": {"learning_rate": 0.2}}
+            running.add_job(job(name, byte_model, algorithm=algorithm, **size), EvenSource())
+        assert {o.stage for o in (await running.wait_all()).values()} == {Stage.DONE}
+    for name in algorithms:
+        rewards = [row["reward_mean"] for row in rows(tmp_path, name) if "reward_mean" in row]
+        assert sum(rewards[-4:]) > sum(rewards[:4]) + 1.2, name
+
+
 async def test_held_out_evaluation_at_the_start_can_be_left_out(
     byte_model: Path, tmp_path: Path
 ) -> None:

@@ -40,23 +40,24 @@ def test_the_policys_options_and_the_settings_are_kept(begun: Path) -> None:
 
 def test_what_is_asked_for_now_goes_first() -> None:
     before = Settings(cores=3, kv_blocks=7)
-    asked = overridden(
-        before,
-        cores=2,
-        kv_blocks=0,
-        deterministic=True,
-        elastic=False,
-        lean=True,
-        rollout_workers=2,
-    )
-    assert asked == Settings(
-        cores=2, kv_blocks=7, deterministic=True, elastic=False, lean=True, rollout_workers=2
-    )
-    kept = Settings(deterministic=True, elastic=False, lean=True, rollout_workers=2)
-    asked = overridden(
-        kept, cores=0, kv_blocks=0, deterministic=False, elastic=True, lean=False, rollout_workers=0
-    )
-    assert asked == kept
+    flags = {
+        "deterministic": True,
+        "elastic": False,
+        "lean": True,
+        "recompute": True,
+        "rollout_workers": 2,
+    }
+    asked = overridden(before, cores=2, kv_blocks=0, **flags)
+    assert asked == Settings(cores=2, kv_blocks=7, **flags)
+    kept = Settings(**flags)
+    unsaid = {
+        "deterministic": False,
+        "elastic": True,
+        "lean": False,
+        "recompute": False,
+        "rollout_workers": 0,
+    }
+    assert overridden(kept, cores=0, kv_blocks=0, **unsaid) == kept
 
 
 @pytest.mark.parametrize(

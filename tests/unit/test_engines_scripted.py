@@ -169,10 +169,10 @@ def test_draws_follow_the_probabilities() -> None:
 )
 def test_slopes_are_the_derivatives_of_the_losses(loss: str, config: dict) -> None:
     inputs = {"logprobs": -1.1, "advantages": -0.7, "ref_logprobs": -0.8, "weights": 0.5}
-    chosen = losses.choose(loss, config, weighted=True)
+    chosen = losses.choose(loss, config)
     for logprob in (-0.4, -1.3, -2.0):
-        high, low = (chosen.at(logprob + d, inputs).loss for d in (1e-6, -1e-6))
-        assert chosen.at(logprob, inputs).slope == pytest.approx((high - low) / 2e-6, abs=1e-5)
+        low, term, high = (chosen.of([logprob + d], [inputs])[0] for d in (-1e-6, 0, 1e-6))
+        assert term.slope == pytest.approx((high.loss - low.loss) / 2e-6, abs=1e-5)
 
 
 @given(

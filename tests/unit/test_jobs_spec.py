@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from plait.core.losses import choose
 from plait.core.operations import AdamParams, SamplingParams
 from plait.core.runs import ALL_LINEAR, LoraSpec
 from plait.jobs.spec import JobSpec
@@ -68,6 +69,24 @@ def test_the_loss_gets_ratio_bounds_only_if_it_clips() -> None:
     assert plain.loss_config["kl_by_ratio"] == 0.0
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"loss": "ppo"},
+        {"loss": "importance_sampling"},
+        {"loss": "cispo", "clip_high": 3.0},
+        {"loss": "dro", "beta": 0.05},
+        {"loss": "gspo", "clip_low": 0.9997, "clip_high": 1.0004},
+    ],
+)
+def test_the_engines_take_what_a_job_gives_each_loss(keys: dict[str, Any]) -> None:
+    algorithm = job(algorithm={"kl_coef": 0.1, **keys}).algorithm
+    choice = choose(algorithm.loss, algorithm.loss_config)
+    assert set(choice.options) == set(algorithm.loss_config), "no default of the engine's own"
+    assert choice.options.get("clip_high_threshold") == algorithm.clip_high
+    assert choice.options.get("beta") == algorithm.beta
+
+
 def test_environment_keeps_keys_of_its_own() -> None:
     assert job(environment={"name": "e", "latency_s": 1.5}).environment.config == {"latency_s": 1.5}
 
@@ -85,6 +104,11 @@ def test_environment_keeps_keys_of_its_own() -> None:
         ({"optimizer": {"warmup_steps": 11}}, "more than `steps`"),
         ({"samples": 1}, "nothing to compare"),
         ({"algorithm": {"loss": "importance_sampling", "clip_low": 0.8}}, "would do nothing"),
+        ({"algorithm": {"loss": "dro", "beta": 0.1, "clip_high": 1.2}}, "ppo, cispo, gspo"),
+        ({"algorithm": {"loss": "dro"}}, "`loss: dro` needs `beta`"),
+        ({"algorithm": {"loss": "dro", "beta": -0.1}}, "greater than or equal to 0"),
+        ({"algorithm": {"beta": 0.1}}, "`beta` would do nothing"),
+        ({"algorithm": {"loss": "cross_entropy"}}, "'ppo', 'importance_sampling', 'cispo'"),
         ({"rewards": [{}]}, "either `name`"),
         ({"rewards": [{"name": "exact", "function": "m:f"}]}, "either `name`"),
         ({"rewards": [{"function": "m:f", "url": "u"}]}, "`m:f` takes no key `url`"),

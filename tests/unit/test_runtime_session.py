@@ -265,9 +265,18 @@ async def test_a_refused_operation_consumes_its_number_and_the_run_lives_on(
     async with session(tmp_path / "a", byte_model) as s:
         run = await s.create_run("one")
         data = [datum(PROMPT, await draw(run))]
-        with pytest.raises(RequestError, match="loss"):
-            await run.forward_backward(data, "no-such-loss")
-        await run.forward_backward(data, "ppo")
+        for loss, config, why in (
+            ("no-such-loss", {}, "known: cross_entropy, importance_sampling, ppo, cispo, dro"),
+            ("gspo", {"clip": 0.2}, "known: kl_coef, kl_by_ratio, clip_low_threshold"),
+            ("dro", {"beta": -1.0}, "0 or more"),
+            ("ppo", {"kl_coef": 0.1}, "ref_logprobs"),
+        ):
+            with pytest.raises(RequestError, match=why):
+                await run.forward_backward(data, loss, config)
+        await run.forward_backward(data, "gspo")
+        soft = [replace(d, target_tokens=[(t, 3) for t in d.target_tokens]) for d in data]
+        soft = [replace(d, inputs={"weights": [(0.5, 0.5)] * len(d.mask)}) for d in soft]
+        await run.forward_backward(soft, "cross_entropy")
         await run.optim_step(ADAM)
         assert run.version == 1
 

@@ -68,11 +68,11 @@ class Starving:
     def __init__(self, most: int) -> None:
         self.most, self.sizes = most, []
 
-    def __call__(self, weights, rope, batch, params, on_layer):
+    def __call__(self, weights, rope, batch, params, on_layer, **options):
         self.sizes.append(batch.n_seqs)
         if batch.n_seqs > self.most:
             raise torch.OutOfMemoryError("out of memory")
-        return self.real(weights, rope, batch, params, on_layer)
+        return self.real(weights, rope, batch, params, on_layer, **options)
 
     real = staticmethod(module.logprobs)
 
@@ -109,7 +109,7 @@ def test_out_of_memory_in_the_backward_pass_counts_nothing_twice(model: Path, mo
             return d
 
     real = module.logprobs
-    monkeypatch.setattr(module, "logprobs", lambda *args: Burst.apply(real(*args)))
+    monkeypatch.setattr(module, "logprobs", lambda *a, **k: Burst.apply(real(*a, **k)))
     result = drain(engine.forward_backward(RUN, data, LOSS, {}))
     assert len(seen) == 3
     assert relative_l2(engine._run(RUN).grad, want) < 1e-5
@@ -126,7 +126,7 @@ def test_one_sequence_too_large_is_an_engine_error(model: Path, monkeypatch) -> 
 
 
 def test_other_runtime_errors_are_not_swallowed(model: Path, monkeypatch) -> None:
-    def broken(*args):
+    def broken(*args, **options):
         raise RuntimeError("shape mismatch")
 
     monkeypatch.setattr(module, "logprobs", broken)

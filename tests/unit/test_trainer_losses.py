@@ -3,19 +3,22 @@ import math
 import pytest
 import torch
 
-from plait.core.errors import RequestError
-from plait.engines.torch.train.losses import LOSSES, choose, metrics
+from plait.core.losses import LOSSES
+from plait.engines.torch.train.losses import FORMULAS, choose, metrics
 
 Q = [-1.0, -2.0, -3.0, -0.5]
 LOGP = [-1.5, -1.0, -3.0, -0.2]
 A = [1.0, 2.0, -1.0, -2.0]
 REF = [-1.4, -1.1, -2.0, -0.9]
 W = [1.0, 0.5, 2.0, 0.0]
+COUNTS = (1, 3)
+"""Two sequences."""
 
 
 def evaluate(name: str, config: dict[str, float], **inputs: list[float]):
     logp = torch.tensor(LOGP, requires_grad=True)
-    total, report = choose(name, config)(logp, {k: torch.tensor(v) for k, v in inputs.items()})
+    rows = {k: torch.tensor(v) for k, v in inputs.items()}
+    total, report = choose(name, config)(logp, rows, COUNTS)
     total.backward()
     return total.item(), logp.grad.tolist(), metrics([report])
 
@@ -69,7 +72,7 @@ def test_reports_fold_by_tokens() -> None:
     reports = []
     for n in (1, 3):
         rows = {"logprobs": torch.tensor(Q[:n]), "advantages": torch.tensor(A[:n])}
-        reports.append(loss(torch.tensor(LOGP[:n]), rows)[1])
+        reports.append(loss(torch.tensor(LOGP[:n]), rows, (n,))[1])
     seen = metrics(reports)
     assert seen["tokens:sum"] == 4
     total = sum(r.per_token["kl_sampler"] for r in reports)
@@ -77,17 +80,54 @@ def test_reports_fold_by_tokens() -> None:
     assert seen["logprob_diff:max"] == pytest.approx(1.0)
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(RequestError, match=", ".join(LOSSES)):
-        choose("pop", {})
-    with pytest.raises(RequestError, match="clip_low_threshold"):
-        choose("ppo", {"clip": 0.2})
-    with pytest.raises(RequestError, match="finite"):
-        choose("ppo", {"kl_coef": math.nan})
-    with pytest.raises(RequestError, match="0 or 1"):
-        choose("ppo", {"kl_by_ratio": 0.5})
+def test_every_loss_has_a_formula() -> None:
+    assert list(FORMULAS) == list(LOSSES)
 
 
-def test_the_reference_is_needed_only_with_a_coefficient() -> None:
-    assert choose("ppo", {"kl_coef": 0.0}).needed == ("logprobs", "advantages")
-    assert choose("ppo", {"kl_coef": 0.1}).needed == ("logprobs", "advantages", "ref_logprobs")
+def test_cispo_clips_the_weight_and_still_learns() -> None:
+    total, grad, seen = evaluate("cispo", {}, logprobs=Q, advantages=A)
+    kept = [min(max(math.exp(p - q), 0.8), 1.2) for p, q in zip(LOGP, Q, strict=True)]
+    slopes = [-k * a for k, a in zip(kept, A, strict=True)]
+    assert total == pytest.approx(sum(s * p for s, p in zip(slopes, LOGP, strict=True)), abs=1e-6)
+    assert grad == pytest.approx(slopes, rel=1e-6)
+    # Ratios e^-0.5, e, 1, e^0.3: all but the third lie outside, and none has lost its gradient.
+    assert seen["clip_fraction:mean"] == 0.75
+
+
+def test_dro_pulls_the_log_prob_back_to_the_samplers() -> None:
+    total, grad, _ = evaluate("dro", {"beta": 0.5}, logprobs=Q, advantages=A)
+    rows = list(zip(LOGP, Q, A, strict=True))
+    assert total == pytest.approx(-sum(p * a - 0.25 * (p - q) ** 2 for p, q, a in rows), rel=1e-6)
+    assert grad == pytest.approx([0.5 * (p - q) - a for p, q, a in rows], rel=1e-6)
+
+
+def test_gspo_gives_every_token_the_ratio_of_its_sequence() -> None:
+    wide = {"clip_low_threshold": 0.0, "clip_high_threshold": 9.0}
+    total, grad, _ = evaluate("gspo", wide, logprobs=Q, advantages=A, weights=W)
+    diffs = [p - q for p, q in zip(LOGP, Q, strict=True)]
+    second = math.exp(sum(diffs[1:]) / 3)
+    terms = [-w * s * a for w, s, a in zip(W, [math.exp(diffs[0])] + [second] * 3, A, strict=True)]
+    assert total == pytest.approx(sum(terms), rel=1e-6)
+    # A token's gradient is its own: the ratio of its sequence is held.
+    assert grad == pytest.approx(terms, rel=1e-6)
+
+
+def test_gspo_takes_the_mean_over_the_masked_tokens_only() -> None:
+    wide = {"clip_low_threshold": 0.0, "clip_high_threshold": 9.0}
+    member = [1.0, 1.0, 0.0, 1.0]
+    total, grad, _ = evaluate("gspo", wide, logprobs=Q, advantages=A, sequence_ratio_mask=member)
+    second = math.exp((1.0 + 0.3) / 2)
+    terms = [-s * a for s, a in zip([math.exp(-0.5)] + [second] * 3, A, strict=True)]
+    assert total == pytest.approx(sum(terms), rel=1e-6)
+    assert grad == pytest.approx(terms, rel=1e-6)
+
+
+def test_gspo_clips_whole_sequences() -> None:
+    config = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}
+    total, grad, seen = evaluate("gspo", config, logprobs=Q, advantages=A)
+    # Ratios e^-0.5 and e^0.43: clipped where the advantage would take them further.
+    second = math.exp(1.3 / 3)
+    kept = [math.exp(-0.5) * 1.0, 1.1 * 2.0, second * -1.0, second * -2.0]
+    assert total == pytest.approx(-sum(kept), rel=1e-6)
+    assert [g == 0 for g in grad] == [False, True, False, False]
+    assert seen["clip_fraction:mean"] == 0.25

@@ -126,6 +126,23 @@ def test_head_in_several_blocks(monkeypatch) -> None:
     torch.testing.assert_close(ours.grad, plain.grad)
 
 
+def test_head_with_several_targets_of_a_row(monkeypatch) -> None:
+    from plait.engines.torch.train import head
+
+    monkeypatch.setattr(head, "BLOCK_BYTES", 4 * 50 * 16)
+    torch.manual_seed(0)
+    h, weight = torch.randn(37, 12), torch.randn(50, 12)
+    of = torch.arange(37).repeat_interleave(1 + torch.arange(37) % 3)
+    targets, d = torch.randint(0, 50, (len(of),)), torch.randn(len(of))
+    ours, plain = h.clone().requires_grad_(), h.clone().requires_grad_()
+    y = target_logprobs(ours, weight, targets, of)
+    y.backward(d)
+    want = torch.log_softmax(plain @ weight.T, -1)[of, targets]
+    want.backward(d)
+    torch.testing.assert_close(y, want)
+    torch.testing.assert_close(ours.grad, plain.grad)
+
+
 def test_head_gives_log_probs_whose_probability_underflows() -> None:
     weight = torch.tensor([[0.0], [-500.0]])
     y = target_logprobs(torch.ones(1, 1), weight, torch.tensor([1]))

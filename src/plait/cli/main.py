@@ -62,6 +62,10 @@ def run(
     lean: Annotated[
         bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
     ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
+    ] = False,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the policy, KEY=VALUE; may be repeated.")
     ] = None,
@@ -82,6 +86,7 @@ def run(
             elastic=elastic,
             lean=lean,
             rollout_workers=rollout_workers,
+            recompute=recompute,
             options=option or [],
             as_json=format is Format.JSON,
         ),

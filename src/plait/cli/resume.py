@@ -68,6 +68,7 @@ def overridden(
     elastic: bool,
     lean: bool,
     rollout_workers: int,
+    recompute: bool,
 ) -> Settings:
     """The launch's settings, with what was asked for now in their place."""
     return replace(
@@ -78,4 +79,5 @@ def overridden(
         elastic=elastic and settings.elastic,
         lean=lean or settings.lean,
         rollout_workers=rollout_workers or settings.rollout_workers,
+        recompute=recompute or settings.recompute,
     )

@@ -42,6 +42,7 @@ def run_command(
     elastic: bool,
     lean: bool,
     rollout_workers: int,
+    recompute: bool,
     options: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -63,6 +64,7 @@ def run_command(
             elastic=elastic,
             lean=lean,
             rollout_workers=rollout_workers,
+            recompute=recompute,
         )
     else:
         specs = load_jobs(files)
@@ -76,6 +78,7 @@ def run_command(
             elastic=elastic,
             lean=lean,
             rollout_workers=max(1, rollout_workers),
+            recompute=recompute,
         )
     try:
         outcomes = asyncio.run(

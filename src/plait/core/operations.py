@@ -84,14 +84,14 @@ class Datum:
     """One training sequence of N positions: ``input_tokens[i]`` predicts ``target_tokens[i]``.
 
     ``mask[i]`` says whether position i is scored; ``inputs`` holds per-position loss inputs, each
-    of length N (``weights``, ``advantages``, ``logprobs``, ``ref_logprobs``), read only where the
-    mask is true.
+    of length N (``core.losses.INPUTS``), read only where the mask is true. Soft targets are K
+    tokens at each position, ``(N, K)``; their one input is ``weights``, ``(N, K)`` too.
     """
 
     input_tokens: Sequence[int]
-    target_tokens: Sequence[int]
+    target_tokens: Sequence[int] | Sequence[Sequence[int]]
     mask: Sequence[bool]
-    inputs: dict[str, Sequence[float]] = field(default_factory=dict)
+    inputs: dict[str, Sequence[float] | Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +182,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResult:
-    """Per datum: log-probs at the masked positions, in order. ``metrics`` keys end in their
-    reduction (``loss:sum``)."""
+    """Per datum: log-probs at the masked positions, in order; of soft targets K at each.
+    ``metrics`` keys end in their reduction (``loss:sum``)."""
 
     logprobs: tuple[tuple[float, ...], ...]
     metrics: dict[str, float] = field(default_factory=dict)

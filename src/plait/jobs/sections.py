@@ -37,6 +37,8 @@ PYTHON_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 DEFAULT_CLIP_LOW = 0.8
 DEFAULT_CLIP_HIGH = 1.2
 """Bounds of the probability ratio itself, Tinker's convention (PPO's epsilon of 0.2)."""
+CLIPPED = ("ppo", "cispo", "gspo")
+"""Losses that bound the ratio."""
 DEFAULT_TARGET_WINDOW = 5
 """Steps over which the training reward is averaged before it is held against the target."""
 
@@ -114,14 +116,16 @@ class RewardSection(OpenSection):
 class AlgorithmSection(Section):
     """How rewards become a gradient. ``kl_coef`` 0: no reference; above: KL to the base model.
 
-    ``clip_low`` and ``clip_high`` bound the ratio of new to old probability (``loss: ppo`` only).
-    ``kl_by_ratio`` multiplies each token's KL by that ratio (only with a KL).
+    ``clip_low`` and ``clip_high`` bound the ratio of new to old probability (the losses of
+    ``CLIPPED`` only); ``beta`` is ``dro``'s. ``kl_by_ratio`` multiplies each token's KL by that
+    ratio (only with a KL).
     """
 
     name: Literal["grpo", "dr-grpo", "rloo", "reinforce++"] = "grpo"
-    loss: Literal["ppo", "importance_sampling"] = "ppo"
+    loss: Literal["ppo", "importance_sampling", "cispo", "dro", "gspo"] = "ppo"
     clip_low: Annotated[Float, Field(ge=0, le=1)] | None = None
     clip_high: Annotated[Float, Field(ge=1)] | None = None
+    beta: NotNegative | None = None
     kl_coef: NotNegative = 0.0
     kl_by_ratio: Annotated[bool, Field(strict=True)] | None = None
 
@@ -131,7 +135,7 @@ class AlgorithmSection(Section):
         """Defaults of the keys that the others give a meaning."""
         if not isinstance(data, dict):
             return data
-        if data.get("loss", "ppo") == "ppo":
+        if data.get("loss", "ppo") in CLIPPED:
             data = {"clip_low": DEFAULT_CLIP_LOW, "clip_high": DEFAULT_CLIP_HIGH} | data
         if data.get("kl_coef"):
             data = {"kl_by_ratio": True} | data
@@ -141,8 +145,16 @@ class AlgorithmSection(Section):
     def _all_are_used(self) -> Self:
         if self.kl_by_ratio is not None and self.kl_coef == 0:
             raise ValueError("`kl_by_ratio` would do nothing: it needs `kl_coef` above 0")
-        if self.loss != "ppo" and (self.clip_low is not None or self.clip_high is not None):
-            raise ValueError("`clip_low` and `clip_high` would do nothing: they need `loss: ppo`")
+        clips = self.clip_low is not None or self.clip_high is not None
+        if clips and self.loss not in CLIPPED:
+            losses = ", ".join(CLIPPED)
+            raise ValueError(
+                f"`clip_low` and `clip_high` would do nothing: they need a `loss` of {losses}"
+            )
+        if self.beta is not None and self.loss != "dro":
+            raise ValueError("`beta` would do nothing: it needs `loss: dro`")
+        if self.beta is None and self.loss == "dro":
+            raise ValueError("`loss: dro` needs `beta`: the weight of its penalty, such as 0.05")
         return self
 
     @property
@@ -153,6 +165,8 @@ class AlgorithmSection(Section):
             config["kl_by_ratio"] = float(self.kl_by_ratio)
         if self.clip_low is not None and self.clip_high is not None:
             config |= {"clip_low_threshold": self.clip_low, "clip_high_threshold": self.clip_high}
+        if self.beta is not None:
+            config["beta"] = self.beta
         return config
 
 

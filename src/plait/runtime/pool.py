@@ -70,6 +70,7 @@ class Pool:
                 options={
                     "prefix_cache": float(not settings.deterministic),
                     "pack_layers": float(not settings.lean),
+                    "recompute": float(settings.recompute),
                 },
             )
             for slot, (name, (rollout, train)) in enumerate(roles.items())

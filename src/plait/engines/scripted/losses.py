@@ -1,18 +1,23 @@
-"""Losses of one scored token: value, slope by its log-prob, and what is reported about it.
+"""Losses of one datum's scored tokens: values, slopes by their log-probs, what is reported of them.
 
-Names, inputs, options and formulas are those of the Tinker API, with a KL penalty to a reference
-added (``kl_coef``, estimator k3; times r with ``kl_by_ratio`` 1); ``weights``, where given,
-multiply every token of every loss.
+Which losses there are, what they read and their options are ``core.losses``'. The KL penalty is
+estimator k3; ``weights``, where given, multiply every token of every loss.
 r = exp(log p − log q), q the sampler.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import expm1, isfinite
+from math import expm1, fsum
 
-from plait.core.errors import RequestError
+from plait.core import losses
+from plait.core.losses import Choice
 
 Inputs = Mapping[str, float]
+Formula = Callable[[float, Inputs, Inputs], tuple[float, float, dict[str, float]]]
+"""``(logprob, inputs, options) → (loss, slope, means)``."""
+
+SEQUENCE_LOG_RATIO = "sequence_log_ratio"
+"""Beside the inputs of each token: the mean of its sequence's log-ratios."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +33,26 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """What a loss reads, its options with defaults, and ``(logprob, …) → (loss, slope, means)``."""
-
-    needs: tuple[str, ...]
-    options: Mapping[str, float]
-    formula: Callable[[float, Inputs, Inputs], tuple[float, float, dict[str, float]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A loss with its options, checked."""
+    """A checked loss with its formula."""
 
-    loss: Loss
-    options: dict[str, float]
-    needs: tuple[str, ...]
+    choice: Choice
+    formula: Formula
 
-    def at(self, logprob: float, inputs: Inputs) -> Term:
-        """The term of one token."""
-        loss, slope, means = self.loss.formula(logprob, inputs, self.options)
+    def of(self, logprobs: Sequence[float], rows: Sequence[Inputs]) -> list[Term]:
+        """The terms of one datum, from each token's log-prob and inputs."""
+        if self.choice.name == "gspo":
+            mean = _mean_log_ratio(logprobs, rows)
+            rows = [{**row, SEQUENCE_LOG_RATIO: mean} for row in rows]
+        return [self._at(logprob, row) for logprob, row in zip(logprobs, rows, strict=True)]
+
+    def _at(self, logprob: float, inputs: Inputs) -> Term:
+        options = self.choice.options
+        loss, slope, means = self.formula(logprob, inputs, options)
         maxima = {}
         if (ref := inputs.get("ref_logprobs")) is not None:
-            coef = self.options.get("kl_coef", 0.0)
-            by_ratio = coef and self.options["kl_by_ratio"]
+            coef = options.get("kl_coef", 0.0)
+            by_ratio = coef and options["kl_by_ratio"]
             scale = coef * (_ratio(logprob, inputs) if by_ratio else 1.0)
             loss += scale * _k3(ref - logprob)
             slope -= scale * _expm1(ref - logprob)
@@ -63,23 +65,10 @@ class Chosen:
         return Term(loss=loss * weight, slope=slope * weight, means=means, maxima=maxima)
 
 
-def choose(name: str, config: Mapping[str, float], *, weighted: bool) -> Chosen:
+def choose(name: str, config: Mapping[str, float]) -> Chosen:
     """The loss and its full options; RequestError on an unknown name, key or value."""
-    if name not in _LOSSES:
-        raise RequestError(f"unknown loss {name!r}; known: {', '.join(_LOSSES)}")
-    loss = _LOSSES[name]
-    for key, value in config.items():
-        if key not in loss.options:
-            known = ", ".join(loss.options) or "none"
-            raise RequestError(f"loss {name} has no option {key!r}; known: {known}")
-        if not isfinite(value):
-            raise RequestError(f"loss option {key} is {value}: give a finite number")
-        if key == "kl_by_ratio" and value not in (0, 1):
-            raise RequestError(f"loss option {key} is {value}: give 0 or 1")
-    options = {**loss.options, **config}
-    needs = loss.needs + (("weights",) if weighted else ())
-    needs += ("ref_logprobs",) if options.get("kl_coef") else ()
-    return Chosen(loss=loss, options=options, needs=needs)
+    choice = losses.choose(name, config)
+    return Chosen(choice=choice, formula=_FORMULAS[name])
 
 
 def metrics(terms: list[Term]) -> dict[str, float]:
@@ -92,26 +81,57 @@ def metrics(terms: list[Term]) -> dict[str, float]:
     return out
 
 
-def _cross_entropy(
-    logprob: float, inputs: Inputs, options: Inputs
-) -> tuple[float, float, dict[str, float]]:
+Result = tuple[float, float, dict[str, float]]
+
+
+def _cross_entropy(logprob: float, inputs: Inputs, options: Inputs) -> Result:
     return -logprob, -1.0, {}
 
 
-def _importance_sampling(
-    logprob: float, inputs: Inputs, options: Inputs
-) -> tuple[float, float, dict[str, float]]:
+def _importance_sampling(logprob: float, inputs: Inputs, options: Inputs) -> Result:
     value = -_ratio(logprob, inputs) * inputs["advantages"]
     return value, value, {}
 
 
-def _ppo(logprob: float, inputs: Inputs, options: Inputs) -> tuple[float, float, dict[str, float]]:
-    ratio, advantage = _ratio(logprob, inputs), inputs["advantages"]
-    clipped = min(max(ratio, options["clip_low_threshold"]), options["clip_high_threshold"])
+def _ppo(logprob: float, inputs: Inputs, options: Inputs) -> Result:
+    return _clipped(_ratio(logprob, inputs), inputs["advantages"], options)
+
+
+def _cispo(logprob: float, inputs: Inputs, options: Inputs) -> Result:
+    ratio = _ratio(logprob, inputs)
+    kept = _within(ratio, options)
+    slope = -kept * inputs["advantages"]
+    return slope * logprob, slope, {"clip_fraction": float(kept != ratio)}
+
+
+def _dro(logprob: float, inputs: Inputs, options: Inputs) -> Result:
+    advantage, beta = inputs["advantages"], options["beta"]
+    log_ratio = logprob - inputs["logprobs"]
+    loss = 0.5 * beta * log_ratio**2 - logprob * advantage
+    return loss, beta * log_ratio - advantage, {}
+
+
+def _gspo(logprob: float, inputs: Inputs, options: Inputs) -> Result:
+    return _clipped(_expm1(inputs[SEQUENCE_LOG_RATIO]) + 1.0, inputs["advantages"], options)
+
+
+def _clipped(ratio: float, advantage: float, options: Inputs) -> Result:
+    clipped = _within(ratio, options)
     is_clipped = clipped * advantage < ratio * advantage
     value = -min(ratio * advantage, clipped * advantage)
     # A clipped token earns no further gradient.
     return value, 0.0 if is_clipped else value, {"clip_fraction": float(is_clipped)}
+
+
+def _within(ratio: float, options: Inputs) -> float:
+    return min(max(ratio, options["clip_low_threshold"]), options["clip_high_threshold"])
+
+
+def _mean_log_ratio(logprobs: Sequence[float], rows: Sequence[Inputs]) -> float:
+    members = [row.get("sequence_ratio_mask", 1.0) for row in rows]
+    log_ratios = [p - row["logprobs"] for p, row in zip(logprobs, rows, strict=True)]
+    weighted = [x * m for x, m in zip(log_ratios, members, strict=True)]
+    return fsum(weighted) / fsum(members) if rows else 0.0
 
 
 def _ratio(logprob: float, inputs: Inputs) -> float:
@@ -129,14 +149,11 @@ def _k3(log_ratio: float) -> float:
     return _expm1(log_ratio) - log_ratio
 
 
-_SAMPLER = ("logprobs", "advantages")
-_KL = {"kl_coef": 0.0, "kl_by_ratio": 0.0}
-_LOSSES = {
-    "cross_entropy": Loss(needs=(), options={}, formula=_cross_entropy),
-    "importance_sampling": Loss(needs=_SAMPLER, options=_KL, formula=_importance_sampling),
-    "ppo": Loss(
-        needs=_SAMPLER,
-        options={**_KL, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
-        formula=_ppo,
-    ),
+_FORMULAS: dict[str, Formula] = {
+    "cross_entropy": _cross_entropy,
+    "importance_sampling": _importance_sampling,
+    "ppo": _ppo,
+    "cispo": _cispo,
+    "dro": _dro,
+    "gspo": _gspo,
 }

@@ -73,8 +73,9 @@ class ScriptedTrain:
         for datum in data:
             rows.append(
                 tuple(
-                    float(self._logprobs(datum, i, chosen)[datum.target_tokens[i]])
-                    for i in _scored(datum)
+                    float(self._logprobs(datum, i, chosen)[target])
+                    for i in checks.scored(datum)
+                    for target in checks.targets(datum, i)
                 )
             )
             yield self._spent(run_id, datum, forward_only=True)
@@ -86,22 +87,24 @@ class ScriptedTrain:
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Accumulate the gradient of the token-summed loss; yields after each datum."""
         run = self._run(run_id)
-        weighted = any("weights" in datum.inputs for datum in data)
-        chosen = losses.choose(loss, config, weighted=weighted)
-        checks.data(data, self.shape, needs=chosen.needs)
+        chosen = losses.choose(loss, config)
+        checks.data(data, self.shape, chosen.choice)
         grad_K = np.zeros(policy.N_FEATURES)
         rows: list[tuple[float, ...]] = []
         terms: list[losses.Term] = []
         for datum in data:
-            row = []
-            for i in _scored(datum):
-                target = datum.target_tokens[i]
+            row: list[float] = []
+            slopes: list[Array] = []
+            inputs: list[dict[str, float]] = []
+            for i in checks.scored(datum):
                 logprobs_V = self._logprobs(datum, i, run.adapter)
-                inputs = {name: float(values[i]) for name, values in datum.inputs.items()}
-                terms.append(chosen.at(float(logprobs_V[target]), inputs))
-                slope_K = policy.grad_logprob(self.shape.vocab_size, target, logprobs_V)
-                grad_K = grad_K + terms[-1].slope * slope_K
-                row.append(float(logprobs_V[target]))
+                inputs.extend(checks.inputs(datum, i))
+                for target in checks.targets(datum, i):
+                    row.append(float(logprobs_V[target]))
+                    slopes.append(policy.grad_logprob(self.shape.vocab_size, target, logprobs_V))
+            for term, slope_K in zip(made := chosen.of(row, inputs), slopes, strict=True):
+                grad_K = grad_K + term.slope * slope_K
+            terms.extend(made)
             rows.append(tuple(row))
             yield self._spent(run_id, datum, forward_only=False)
         metrics = losses.metrics(terms)
@@ -161,10 +164,6 @@ class ScriptedTrain:
         if self._token_s:
             self._sleep(self._token_s * n_tokens)
         return TrainStep(run_id=run_id, n_tokens=n_tokens, forward_only=forward_only)
-
-
-def _scored(datum: Datum) -> list[int]:
-    return [i for i, scored in enumerate(datum.mask) if scored]
 
 
 def _adamw(run: _Run, adam: AdamParams) -> tuple[Adapter, Moments, dict[str, float]]:

@@ -32,7 +32,10 @@ def build(config: EngineConfig) -> Engines:
         from plait.engines.torch.trainer import TorchTrain
 
         train = TorchTrain(
-            config.model_dir, memory_bytes=config.train_memory_bytes, on_layer=config.on_layer
+            config.model_dir,
+            memory_bytes=config.train_memory_bytes,
+            recompute=config.options.get("recompute", 0.0) > 0,
+            on_layer=config.on_layer,
         )
     _return_freed_memory()
     return Engines(

@@ -51,20 +51,22 @@ class TorchTrain:
         *,
         memory_bytes: int = TRAIN_BYTES,
         max_tokens: int | None = None,
+        recompute: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
+        """``recompute`` saves most of a micro-batch's memory for the time of a forward pass."""
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
-        self._on_layer = on_layer
+        self._on_layer, self._recompute = on_layer, recompute
         self._weights = load_weights(model_dir, dtype=dtype, device=device)
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
         self._budget_bytes = int(memory_bytes / SLACK)
         self._max_tokens = max_tokens or MAX_TOKENS.get(self._device.type, MAX_TOKENS["cpu"])
         head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
-        self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes)
+        self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes, recompute=recompute)
         self._forward_cost = forward_cost(self._arch, dtype.itemsize, head_bytes)
         self._runs: dict[RunId, RunParams] = {}
 
@@ -89,7 +91,7 @@ class TorchTrain:
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Log-probs where masked; the base model's own where ``adapter`` is false."""
         params = self._run(run_id) if adapter else None
-        checked = check(data, self._arch, ())
+        checked = check(data, self._arch, None)
 
         def score(batch: Packed) -> torch.Tensor:
             with torch.inference_mode():
@@ -105,7 +107,7 @@ class TorchTrain:
         """Add the gradient of the summed loss; nothing is added if this fails or is closed."""
         params = self._run(run_id)
         chosen = choose(loss, config)
-        checked = check(data, self._arch, chosen.needed)
+        checked = check(data, self._arch, chosen.choice)
         reports: list[Report] = []
         before = params.grad.clone()
         done = False
@@ -185,7 +187,14 @@ class TorchTrain:
         return tuple(out)
 
     def _logprobs(self, batch: Packed, params: RunParams | None) -> torch.Tensor:
-        return logprobs(self._weights, self._rope, batch, params, self._on_layer)
+        return logprobs(
+            self._weights,
+            self._rope,
+            batch,
+            params,
+            self._on_layer,
+            recompute=self._recompute,
+        )
 
     def _learn(
         self, batch: Packed, params: RunParams, loss: Chosen, reports: list[Report]
@@ -194,7 +203,7 @@ class TorchTrain:
         fits = False
         try:
             logprobs_M = self._logprobs(batch, params)
-            total, report = loss(logprobs_M, batch.inputs_M)
+            total, report = loss(logprobs_M, batch.inputs_M, batch.counts)
             if not bool(torch.isfinite(total)):
                 raise EngineError("the loss is not finite: check advantages and log-probs")
             total.backward()

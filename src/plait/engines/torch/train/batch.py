@@ -3,7 +3,8 @@
 ``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch.
 Tokens after a sequence's last scored position influence nothing that is asked for and are left out.
 
-Shapes: N packed tokens, M scored positions among them, B sequences, T the longest of them.
+Shapes: N packed tokens, B sequences, T the longest of them; S scored positions and the M targets
+that they have: one each, or K where targets are soft.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from plait.core.errors import RequestError
+from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.prefix import families
@@ -24,13 +26,20 @@ class Checked:
 
     tokens: np.ndarray
     targets: np.ndarray
+    """``(length,)``, or ``(length, K)``."""
     scored: np.ndarray
     """Indices of scored positions, rising."""
     inputs: dict[str, np.ndarray]
+    """Of the same shape as the targets of scored positions."""
 
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    @property
+    def n_targets(self) -> int:
+        """Targets of each position."""
+        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +56,26 @@ class Packed:
     sources_P: torch.Tensor | None
     n_seqs: int
     longest: int
-    rows_M: torch.Tensor
+    rows_S: torch.Tensor
     targets_M: torch.Tensor
+    of_M: torch.Tensor | None
+    """Which of the S positions each target is of, rising; ``None`` where each has one."""
     counts: tuple[int, ...]
-    """Scored positions of each sequence; they sum to M."""
+    """Targets of each sequence; they sum to M."""
     inputs_M: dict[str, torch.Tensor]
 
 
-INPUTS = ("weights", "advantages", "logprobs", "ref_logprobs")
-"""Loss inputs that exist; others are refused, for nothing would read them."""
-
-
-def check(data: Sequence[Datum], arch: Arch, needed: Sequence[str]) -> list[Checked]:
+def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checked]:
     """Check every datum; RequestError names the first that is wrong and what would be right.
 
-    Every datum must bring the inputs ``needed``, and all of them the same.
+    Every datum must bring the inputs that the loss needs, and all of them the same. ``None``: they
+    are only scored.
     """
     if not data:
         raise RequestError("the batch is empty: give at least one datum")
+    needed = () if loss is None else loss.needed
     expected = {**dict.fromkeys(needed), **data[0].inputs}
-    checked = [_check(i, datum, arch, tuple(expected)) for i, datum in enumerate(data)]
+    checked = [_check(i, datum, arch, loss, tuple(expected)) for i, datum in enumerate(data)]
     if not any(len(c.scored) for c in checked):
         raise RequestError("no position is scored: set the mask of at least one position")
     return checked
@@ -82,6 +91,9 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
     if shared or min(lengths) != longest:
         slots = torch.from_numpy(grid).to(device)
 
+    n_targets = np.concatenate([np.full(len(d.scored), d.n_targets) for d in data])
+    of = np.repeat(np.arange(n_targets.size), n_targets)
+
     def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
@@ -92,10 +104,13 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
         sources_P=torch.from_numpy(sources.reshape(-1)).to(device) if shared else None,
         n_seqs=len(data),
         longest=longest,
-        rows_M=join([sources[i, d.scored] for i, d in enumerate(data)]),
-        targets_M=join([d.targets[d.scored] for d in data]),
-        counts=tuple(len(d.scored) for d in data),
-        inputs_M={name: join([d.inputs[name] for d in data]) for name in data[0].inputs},
+        rows_S=join([sources[i, d.scored] for i, d in enumerate(data)]),
+        targets_M=join([d.targets[d.scored].reshape(-1) for d in data]),
+        of_M=torch.from_numpy(of).to(device) if len(of) > n_targets.size else None,
+        counts=tuple(len(d.scored) * d.n_targets for d in data),
+        inputs_M={
+            name: join([d.inputs[name].reshape(-1) for d in data]) for name in data[0].inputs
+        },
     )
 
 
@@ -129,11 +144,15 @@ def _place(
     return np.concatenate(tokens), np.concatenate(positions), np.concatenate(grid), sources
 
 
-def _check(i: int, datum: Datum, arch: Arch, expected: Sequence[str]) -> Checked:
+def _check(
+    i: int, datum: Datum, arch: Arch, loss: Choice | None, expected: Sequence[str]
+) -> Checked:
     tokens = _ids(i, "input_tokens", datum.input_tokens, arch.vocab_size)
     targets = _ids(i, "target_tokens", datum.target_tokens, arch.vocab_size)
     mask = np.asarray(datum.mask, dtype=bool)
     n = len(tokens)
+    if tokens.ndim > 1:
+        raise RequestError(f"datum {i}: input_tokens must be one id per position")
     if n > arch.max_context:
         raise RequestError(
             f"datum {i} has {n} tokens, the model's context is {arch.max_context}: shorten it"
@@ -141,6 +160,8 @@ def _check(i: int, datum: Datum, arch: Arch, expected: Sequence[str]) -> Checked
     for name, length in (("target_tokens", len(targets)), ("mask", len(mask))):
         if length != n:
             raise RequestError(f"datum {i}: {length} {name} for {n} input_tokens; give one each")
+    if targets.ndim > 1 and loss is not None:
+        _check_soft(i, datum, loss)
     scored = np.flatnonzero(mask)
     for name in datum.inputs:
         if name not in INPUTS:
@@ -155,14 +176,37 @@ def _check(i: int, datum: Datum, arch: Arch, expected: Sequence[str]) -> Checked
             raise RequestError(
                 f"datum {i} lacks the input {name!r}; it has {sorted(datum.inputs) or 'none'}"
             )
-        inputs[name] = _values(i, name, datum.inputs[name], n, scored)
+        inputs[name] = _values(i, name, datum.inputs[name], targets.shape, scored)
+    in_mean = inputs.get("sequence_ratio_mask", np.ones(1))
+    if len(scored) and not (np.isin(in_mean, (0, 1)).all() and in_mean.any()):
+        raise RequestError(
+            f"datum {i}: sequence_ratio_mask must be 0 or 1, and 1 at a scored position"
+        )
     end = int(scored[-1]) + 1 if len(scored) else 0
     return Checked(tokens=tokens[:end], targets=targets[:end], scored=scored, inputs=inputs)
 
 
-def _ids(i: int, name: str, values: Sequence[int], vocab_size: int) -> np.ndarray:
-    ids = np.asarray(values)
-    if ids.ndim != 1 or not len(ids):
+def _check_soft(i: int, datum: Datum, loss: Choice) -> None:
+    if not loss.soft:
+        raise RequestError(
+            f"datum {i} has several targets per position, {loss.name} takes one: use cross_entropy"
+        )
+    if set(datum.inputs) != {"weights"}:
+        raise RequestError(
+            f"datum {i} has several targets per position: its inputs must be 'weights', one for "
+            f"each target, and no others; it has {sorted(datum.inputs) or 'none'}"
+        )
+
+
+def _ids(i: int, name: str, values: Sequence, vocab_size: int) -> np.ndarray:
+    """``(N,)`` or ``(N, K)``."""
+    try:
+        ids = np.asarray(values)
+    except ValueError:
+        raise RequestError(
+            f"datum {i}: {name} differ in number from position to position: fill up with weight 0"
+        ) from None
+    if ids.ndim not in (1, 2) or not ids.size:
         raise RequestError(f"datum {i}: {name} must be a non-empty list of ids")
     if ids.dtype.kind not in "iu":
         raise RequestError(f"datum {i}: {name} must be whole numbers, not {ids.dtype}")
@@ -172,14 +216,20 @@ def _ids(i: int, name: str, values: Sequence[int], vocab_size: int) -> np.ndarra
     return ids.astype(np.int64)
 
 
-def _values(i: int, name: str, values: Sequence[float], n: int, scored: np.ndarray) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float32)
-    if array.shape != (n,):
+def _values(
+    i: int, name: str, values: Sequence, shape: tuple[int, ...], scored: np.ndarray
+) -> np.ndarray:
+    """Of the targets' shape; those at scored positions."""
+    try:
+        array = np.asarray(values, dtype=np.float32)
+    except (ValueError, TypeError):
+        raise RequestError(f"datum {i}: {name} must be numbers, one for each target") from None
+    if array.shape != shape:
         raise RequestError(
-            f"datum {i}: {name} has {array.size} values for {n} tokens; give one each"
+            f"datum {i}: {name} has the shape {array.shape}, its targets {shape}; give one each"
         )
     array = array[scored]
     if not np.isfinite(array).all():
-        where = int(scored[~np.isfinite(array)][0])
+        where = int(scored[np.argwhere(~np.isfinite(array))[0][0]])
         raise RequestError(f"datum {i}: {name} is not finite at scored position {where}")
     return array

@@ -1,13 +1,15 @@
 """Head: log-probs of given tokens, at the positions that are scored, without keeping logits.
 
-Logits are made a block of rows at a time. Their softmax gives the derivative of the log-prob by the
-hidden state at once, ``W[target] - softmax · W``: that vector is all the backward pass needs (the
-head is frozen), so no logits are kept or made twice. Log-probs are fp32 whatever the weights are.
+Logits are made a block of rows at a time. The derivative of a log-prob by the hidden state is
+``W[target] - softmax · W``: the second vector is all that the backward pass needs of the logits
+(the head is frozen), so none are kept or made twice, however many targets a position has. Log-probs
+are fp32 whatever the weights are.
 
-Shapes: M scored positions, D hidden, V vocabulary, C rows of a block.
+Shapes: S scored positions, M targets of them, D hidden, V vocabulary, C rows of a block.
 """
 
 import torch
+import torch.nn.functional as F
 
 BLOCK_BYTES = 50_000_000
 """Logits at a time: 256 rows at 49 k tokens, where the products reach the machine's GEMM rate."""
@@ -19,38 +21,52 @@ def block_rows(vocab_size: int) -> int:
 
 
 def target_logprobs(
-    h_MD: torch.Tensor, head_VD: torch.Tensor, targets_M: torch.Tensor
+    h_SD: torch.Tensor,
+    head_VD: torch.Tensor,
+    targets_M: torch.Tensor,
+    of_M: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``log softmax(h W^T)[target]``, fp32, differentiable in ``h`` only."""
-    return _TargetLogprobs.apply(h_MD, head_VD, targets_M)
+    """``log softmax(h W^T)[target]``, fp32, differentiable in ``h`` only.
+
+    ``of_M``, rising, is the row of ``h`` that each target belongs to; ``None``: one for each.
+    """
+    if of_M is None:
+        of_M = torch.arange(len(h_SD), device=h_SD.device)
+    return _TargetLogprobs.apply(h_SD, head_VD, targets_M, of_M)
 
 
 class _TargetLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, h_MD, head_VD, targets_M):
-        keep, (m, n_vocab) = ctx.needs_input_grad[0], (len(h_MD), len(head_VD))
-        out_M = torch.empty(m, dtype=torch.float32, device=h_MD.device)
-        slope_MD = torch.empty_like(h_MD) if keep else None
-        n_rows = min(m, block_rows(n_vocab))
+    def forward(ctx, h_SD, head_VD, targets_M, of_M):
+        keep, (n, n_vocab) = ctx.needs_input_grad[0], (len(h_SD), len(head_VD))
+        out_M = torch.empty(len(targets_M), dtype=torch.float32, device=h_SD.device)
+        slope_SD = torch.empty_like(h_SD) if keep else None
+        n_rows = min(n, block_rows(n_vocab))
         # One buffer for every block: fresh pages would cost more than the softmax.
-        buffer = h_MD.new_empty(n_rows, n_vocab)
-        for start in range(0, m, n_rows):
-            rows = slice(start, min(start + n_rows, m))
-            target_C1 = targets_M[rows].unsqueeze(1)
-            logits_CV = torch.mm(h_MD[rows], head_VD.T, out=buffer[: rows.stop - start]).float()
-            target_logit_C1 = logits_CV.gather(1, target_C1)
+        buffer = h_SD.new_empty(n_rows, n_vocab)
+        for start in range(0, n, n_rows):
+            rows = slice(start, min(start + n_rows, n))
+            ends = of_M.new_tensor([rows.start, rows.stop])
+            its = slice(*torch.searchsorted(of_M, ends).tolist())
+            at_C = of_M[its] - start
+            logits_CV = torch.mm(h_SD[rows], head_VD.T, out=buffer[: rows.stop - start]).float()
+            out_M[its] = logits_CV[at_C, targets_M[its]]
             top_C1 = logits_CV.amax(1, keepdim=True)
             p_CV = torch.softmax(logits_CV, 1, out=logits_CV)
             # The largest probability never underflows, as the target's can.
             log_sum_C1 = top_C1 - p_CV.amax(1, keepdim=True).log_()
-            out_M[rows] = (target_logit_C1 - log_sum_C1).squeeze(1)
+            out_M[its] -= log_sum_C1[at_C, 0]
             if keep:
-                torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_MD[rows])
+                torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_SD[rows])
         if keep:
-            ctx.save_for_backward(head_VD.index_select(0, targets_M).sub_(slope_MD))
+            ctx.save_for_backward(head_VD, targets_M, of_M, slope_SD)
         return out_M
 
     @staticmethod
     def backward(ctx, d_M):
-        (slope_MD,) = ctx.saved_tensors
-        return slope_MD * d_M.unsqueeze(1).to(slope_MD.dtype), None, None
+        head_VD, targets_M, of_M, slope_SD = ctx.saved_tensors
+        d_M = d_M.to(head_VD.dtype)
+        of_first_S = torch.searchsorted(of_M, torch.arange(len(slope_SD), device=of_M.device))
+        dh_SD = F.embedding_bag(targets_M, head_VD, of_first_S, mode="sum", per_sample_weights=d_M)
+        d_S1 = d_M.new_zeros(len(slope_SD), 1).index_add_(0, of_M, d_M[:, None])
+        return dh_SD.addcmul_(slope_SD, d_S1, value=-1), None, None, None

@@ -1,22 +1,23 @@
 """Losses: what is minimised over the scored tokens of a batch. Always a sum, never a mean.
 
-Names, inputs, options and formulas are those of the Tinker API, with one addition: a KL penalty
-to a reference (``kl_coef``, estimator k3 of Schulman, "Approximating KL divergence"; with
-``kl_by_ratio`` 1 times the probability ratio, TRL's default, which makes its gradient unbiased for
-tokens that an older policy drew). ``weights`` multiply every token of every loss; normalisation
-(by tokens, by sequences) is the algorithm's and is put into them.
+Which losses there are, what they read and their options are ``core.losses``'. The KL penalty to a
+reference is estimator k3 of Schulman, "Approximating KL divergence"; times the probability ratio
+(TRL's default) its gradient is unbiased for tokens that an older policy drew. ``weights`` multiply
+every token of every loss; normalisation (by tokens, by sequences) is the algorithm's and is put
+into them.
 
-Shapes: M scored tokens. Log-probs are of the policy being trained (``logp``), of the policy that
-drew the tokens (``logprobs``) and of the reference (``ref_logprobs``).
+Shapes: M scored tokens, of B sequences; K soft targets are K tokens. Log-probs are of the policy
+being trained (``logp``), of the policy that drew the tokens (``logprobs``) and of the reference
+(``ref_logprobs``).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from plait.core.errors import RequestError
+from plait.core import losses
+from plait.core.losses import Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,67 +45,88 @@ def metrics(reports: Sequence[Report]) -> dict[str, float]:
 Terms = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """Loss of each scored token (before its weight), and per-token values to report the mean of."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """One loss: what it reads, which options it knows (with defaults), and its formula."""
-
-    inputs: tuple[str, ...]
-    options: Mapping[str, float]
-    formula: Callable[[torch.Tensor, Mapping[str, torch.Tensor], Mapping[str, float]], Terms]
+Formula = Callable[
+    [torch.Tensor, Mapping[str, torch.Tensor], Mapping[str, float], Sequence[int]], Terms
+]
+"""Of log-probs, inputs, options, and the number of scored tokens of each sequence."""
 
 
-def _cross_entropy(logp_M, inputs, options) -> Terms:
+def _cross_entropy(logp_M, inputs, options, counts) -> Terms:
     return -logp_M, {}
 
 
-def _importance_sampling(logp_M, inputs, options) -> Terms:
+def _importance_sampling(logp_M, inputs, options, counts) -> Terms:
     ratio_M = torch.exp(logp_M - inputs["logprobs"])
     return -ratio_M * inputs["advantages"], {}
 
 
-def _ppo(logp_M, inputs, options) -> Terms:
-    ratio_M, advantage_M = torch.exp(logp_M - inputs["logprobs"]), inputs["advantages"]
-    low, high = options["clip_low_threshold"], options["clip_high_threshold"]
-    plain_M, clipped_M = ratio_M * advantage_M, ratio_M.clamp(low, high) * advantage_M
+def _ppo(logp_M, inputs, options, counts) -> Terms:
+    return _clipped(torch.exp(logp_M - inputs["logprobs"]), inputs["advantages"], options)
+
+
+def _cispo(logp_M, inputs, options, counts) -> Terms:
+    ratio_M = torch.exp(logp_M.detach() - inputs["logprobs"])
+    kept_M = _within(ratio_M, options)
+    return -kept_M * logp_M * inputs["advantages"], {"clip_fraction": (kept_M != ratio_M).float()}
+
+
+def _dro(logp_M, inputs, options, counts) -> Terms:
+    penalty_M = 0.5 * options["beta"] * (logp_M - inputs["logprobs"]).square()
+    return penalty_M - logp_M * inputs["advantages"], {}
+
+
+def _gspo(logp_M, inputs, options, counts) -> Terms:
+    """The ratio of every token is its sequence's (GSPO-token, arXiv 2507.18071)."""
+    now_M = logp_M.detach()
+    log_ratio_M = now_M - inputs["logprobs"]
+    in_mean_M = inputs.get("sequence_ratio_mask", torch.ones_like(now_M))
+    pairs = zip((log_ratio_M * in_mean_M).split(counts), in_mean_M.split(counts), strict=True)
+    mean_B = torch.stack([total.sum() / members.sum() for total, members in pairs])
+    mean_M = mean_B.repeat_interleave(torch.tensor(counts, device=mean_B.device))
+    return _clipped(torch.exp(mean_M + logp_M - now_M), inputs["advantages"], options)
+
+
+def _clipped(ratio_M, advantage_M, options) -> Terms:
+    plain_M, clipped_M = ratio_M * advantage_M, _within(ratio_M, options) * advantage_M
     return -torch.minimum(plain_M, clipped_M), {"clip_fraction": (clipped_M < plain_M).float()}
 
 
-_KL = {"kl_coef": 0.0, "kl_by_ratio": 0.0}
+def _within(ratio_M, options):
+    return ratio_M.clamp(options["clip_low_threshold"], options["clip_high_threshold"])
 
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": Loss(inputs=(), options={}, formula=_cross_entropy),
-    "importance_sampling": Loss(
-        inputs=("logprobs", "advantages"), options=_KL, formula=_importance_sampling
-    ),
-    "ppo": Loss(
-        inputs=("logprobs", "advantages"),
-        options={**_KL, "clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
-        formula=_ppo,
-    ),
+
+FORMULAS: dict[str, Formula] = {
+    "cross_entropy": _cross_entropy,
+    "importance_sampling": _importance_sampling,
+    "ppo": _ppo,
+    "cispo": _cispo,
+    "dro": _dro,
+    "gspo": _gspo,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A loss with its options, checked."""
+    """A checked loss with its formula."""
 
-    loss: Loss
-    options: dict[str, float]
-    needed: tuple[str, ...]
-    """Inputs that every datum must bring."""
+    choice: Choice
+    formula: Formula
 
     def __call__(
-        self, logp_M: torch.Tensor, inputs_M: Mapping[str, torch.Tensor]
+        self, logp_M: torch.Tensor, inputs_M: Mapping[str, torch.Tensor], counts: Sequence[int]
     ) -> tuple[torch.Tensor, Report]:
-        """The summed loss of one micro-batch, differentiable in ``logp``, and its report."""
-        terms_M, means_M = self.loss.formula(logp_M, inputs_M, self.options)
+        """The summed loss of one micro-batch, differentiable in ``logp``, and its report.
+
+        ``counts`` are the scored tokens of each sequence; they sum to M.
+        """
+        options = self.choice.options
+        terms_M, means_M = self.formula(logp_M, inputs_M, options, counts)
         maxima: dict[str, float] = {}
         now_M = logp_M.detach()
         if (ref_M := inputs_M.get("ref_logprobs")) is not None:
-            if coefficient := self.options.get("kl_coef"):
+            if coefficient := options.get("kl_coef"):
                 kl_M = _k3(ref_M - logp_M)
-                if self.options["kl_by_ratio"]:
+                if options["kl_by_ratio"]:
                     kl_M = kl_M * torch.exp(logp_M - inputs_M["logprobs"])
                 terms_M = terms_M + coefficient * kl_M
             means_M["kl_ref"] = _k3(ref_M - now_M)
@@ -125,20 +147,8 @@ class Chosen:
 
 def choose(name: str, config: Mapping[str, float]) -> Chosen:
     """Check a loss's name and options; RequestError names the known ones."""
-    if name not in LOSSES:
-        raise RequestError(f"unknown loss {name!r}; known: {', '.join(LOSSES)}")
-    loss = LOSSES[name]
-    for key, value in config.items():
-        if key not in loss.options:
-            known = ", ".join(loss.options) or "none"
-            raise RequestError(f"loss {name} has no option {key!r}; known: {known}")
-        if not math.isfinite(value):
-            raise RequestError(f"loss option {key} is {value}: give a finite number")
-        if key == "kl_by_ratio" and value not in (0, 1):
-            raise RequestError(f"loss option {key} is {value}: give 0 or 1")
-    options = {**loss.options, **config}
-    needed = loss.inputs + (("ref_logprobs",) if options.get("kl_coef") else ())
-    return Chosen(loss=loss, options=options, needed=needed)
+    choice = losses.choose(name, config)
+    return Chosen(choice=choice, formula=FORMULAS[name])
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
@@ -24,29 +25,41 @@ def logprobs(
     batch: Packed,
     params: RunParams | None,
     on_layer: Callable[[], None] = lambda: None,
+    *,
+    recompute: bool = False,
 ) -> torch.Tensor:
-    """Log-probs ``(M,)`` at the scored positions; the base model's where ``params`` is ``None``.
+    """Log-probs ``(M,)`` of the targets; the base model's where ``params`` is ``None``.
 
-    ``on_layer`` is called between layers, in the backward pass too.
+    ``on_layer`` is called between layers, in the backward pass too. ``recompute`` keeps each
+    layer's input alone and computes the layer again in the backward pass: the same bits, for the
+    time of a second forward pass (Chen et al., arXiv 1604.06174).
     """
     a = weights.arch
     fused = {} if params is None else params.fused
     attention = Attention(batch, a, rope.at(batch.positions_N))
     x = F.embedding(batch.tokens_N, weights.embed)
-    for i, layer in enumerate(weights.layers):
-        x = pausing(x, on_layer)
+
+    def run_layer(x: torch.Tensor, i: int) -> torch.Tensor:
+        layer = weights.layers[i]
         ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
         qkv = linear(x, layer.qkv, layer.qkv_bias, fused.get((i, "qkv")), before=ln1)
         if layer.q_norm is not None:
             qkv = _norm_heads(qkv, layer, weights)
         h = attention(qkv)
         if i == a.n_layers - 1:
-            h, x = h.index_select(0, batch.rows_M), x.index_select(0, batch.rows_M)
+            h, x = h.index_select(0, batch.rows_S), x.index_select(0, batch.rows_S)
         x = linear(h, layer.o, layer.o_bias, fused.get((i, "o")), residual_NO=x)
         h = linear(x, layer.gate_up, layer.gate_up_bias, fused.get((i, "gate_up")), before=ln2)
-        x = gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), residual_ND=x)
+        return gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), residual_ND=x)
+
+    for i in range(a.n_layers):
+        x = pausing(x, on_layer)
+        if recompute and torch.is_grad_enabled():
+            x = checkpoint(run_layer, x, i, use_reentrant=False, preserve_rng_state=False)
+        else:
+            x = run_layer(x, i)
     h = norm(x, Norm(weights.norm, a.eps))
-    return target_logprobs(h, weights.head, batch.targets_M)
+    return target_logprobs(h, weights.head, batch.targets_M, batch.of_M)
 
 
 def _norm_heads(qkv_NO: torch.Tensor, layer: Layer, weights: Weights) -> torch.Tensor:

@@ -40,14 +40,17 @@ class Cost:
         return self.fixed_bytes + n_tokens * self.token_bytes + grid
 
 
-def train_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
+def train_cost(
+    arch: Arch, item_bytes: int, fixed_bytes: int = 0, *, recompute: bool = False
+) -> Cost:
     """What the backward pass needs: per layer the inputs of norms, projections and attention, and
     gates; beside them the widest layer's gradients, and one layer's padded queries, keys, values
-    and scores with theirs."""
+    and scores with theirs. With ``recompute`` a layer's input alone, and all of one layer."""
     kept = 2 * arch.hidden + 2 * arch.q_size + 2 * arch.kv_size + 2 * arch.inter
+    layers = arch.n_layers * arch.hidden + kept if recompute else arch.n_layers * kept
     passing = 4 * arch.inter + 4 * arch.hidden
     return Cost(
-        token_bytes=item_bytes * (arch.n_layers * kept + passing),
+        token_bytes=item_bytes * (layers + passing),
         place_bytes=item_bytes * 4 * (arch.q_size + arch.kv_size),
         score_bytes=item_bytes * 3 * arch.n_heads,
         fixed_bytes=fixed_bytes,
