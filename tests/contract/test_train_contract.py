@@ -329,7 +329,11 @@ def test_gradients_in_company_are_those_of_each_run_alone(kit) -> None:
     [
         gradient(B, [replace(datum(), input_tokens=(10**9,) * 7)]),
         gradient(B, [datum()], "no_such_loss"),
-        gradient(B, [datum(logprobs=(-1e4,) * 7, advantages=(1.0,) * 7)], "importance_sampling"),
+        gradient(
+            B,
+            [datum(logprobs=(-1e4,) + (-2.0,) * 6, advantages=(1.0,) * 7)],
+            "importance_sampling",
+        ),
         gradient(RunId("nobody"), [datum()]),
     ],
     ids=["ids", "loss", "infinite", "nobody"],
