@@ -1,0 +1,39 @@
+"""Company: whose gradients share the next pass of the trainer (MARLaaS' serial trainer, lifted).
+
+A small batch leaves the machine's matrix products far below their rate, so the gradients of several
+runs, each with its own adapter, go through the base model together in less time than one after the
+other. Larger ones gain nothing and only wait for each other.
+
+Invariants: the first in the order of service is in the pass; it is joined by those that stand next
+behind it, without a gap, so nobody is overtaken and nobody before them waits longer; together they
+stay within ``most_rows``; nobody joins a run of higher priority, whose pass would take longer.
+
+Left to others: who is first (``dispatch``), what may share a pass at all (``WorkItem.rows``), and
+that it waits already: nobody is kept waiting so that company may come.
+"""
+
+from collections.abc import Sequence
+
+from plait.core.view import RunView, WorkItem
+
+MOST_ROWS = 512
+"""Rows of a shared pass."""
+
+
+def company(
+    queue: Sequence[WorkItem], runs: Sequence[RunView], most_rows: int
+) -> tuple[WorkItem, ...]:
+    """Who goes along with the first of ``queue``, in its order; ``most_rows=0`` is nobody."""
+    if not queue or not queue[0].rows:
+        return ()
+    priority = {run.run_id: run.priority for run in runs}
+    joined: list[WorkItem] = []
+    rows = queue[0].rows
+    for item in queue[1:]:
+        rows += item.rows
+        if not item.rows or rows > most_rows:
+            break
+        if priority[item.run_id] < priority[queue[0].run_id]:
+            break
+        joined.append(item)
+    return tuple(joined)
