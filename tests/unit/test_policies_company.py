@@ -20,9 +20,8 @@ def gradient(name: str, rows: int, since_s: float = 0.0) -> WorkItem:
     return replace(item(name, since_s), rows=rows)
 
 
-def joined(queue: list[WorkItem], most_rows: int = 100, **priorities: int) -> list[str]:
-    runs = [run(i.run_id, priority=priorities.get(i.run_id, 0)) for i in queue]
-    return [i.run_id for i in company(queue, runs, most_rows)]
+def joined(queue: list[WorkItem], most_rows: int = 100) -> list[str]:
+    return [i.run_id for i in company(queue, most_rows)]
 
 
 def test_small_gradients_go_together_while_they_fit() -> None:
@@ -42,26 +41,42 @@ def test_nobody_is_overtaken_for_the_sake_of_company() -> None:
 
 
 def test_nobody_slows_down_a_higher_priority() -> None:
-    queue = [gradient("a", 10), gradient("b", 10), gradient("c", 10)]
-    assert joined(queue, a=1) == []
-    assert joined(queue, a=1, b=1) == ["b"]
-    assert joined(queue, b=1) == ["b", "c"]
+    def along(**priorities: int) -> tuple[str, ...]:
+        pairs = [(run(n, priority=priorities.get(n, 0)), gradient(n, 10)) for n in "abc"]
+        return FairDispatch().decide(view(*pairs), {}, 1.0)[0].along
+
+    assert along() == ("op-b", "op-c")
+    assert along(a=1) == ()
+    assert along(a=1, b=1) == ("op-b",)
+
+
+def test_who_has_had_its_share_does_not_go_along() -> None:
+    """Two runs that are always waiting: the lighter one joins only when it is due anyway."""
+    served = {"heavy": 0.0, "light": 0.0}
+    heavy, light, state = run("heavy", weight=4.0), run("light"), {}
+    turns = []
+    for n in range(40):
+        now = view(
+            (replace(heavy, served=served["heavy"]), gradient("heavy", 10, n)),
+            (replace(light, served=served["light"]), gradient("light", 10, n)),
+        )
+        plan, state = FairDispatch().decide(now, state, float(n))
+        turn = [op_id.removeprefix("op-") for op_id in (plan.op_id, *plan.along)]
+        turns.append(turn)
+        for name in turn:
+            served[name] += 1.0
+    assert ["heavy", "light"] in turns or ["light", "heavy"] in turns
+    assert served["heavy"] / served["light"] == pytest.approx(4.0, rel=0.15)
 
 
 def test_zero_rows_switch_it_off() -> None:
     assert joined([gradient("a", 1), gradient("b", 1)], 0) == []
 
 
-@given(
-    rows=st.lists(st.integers(0, 80), max_size=8),
-    priorities=st.lists(st.integers(0, 2), min_size=8, max_size=8),
-    most_rows=st.integers(0, 200),
-)
-def test_company_is_what_stands_next(
-    rows: list[int], priorities: list[int], most_rows: int
-) -> None:
+@given(rows=st.lists(st.integers(0, 80), max_size=8), most_rows=st.integers(0, 200))
+def test_company_is_what_stands_next(rows: list[int], most_rows: int) -> None:
     queue = [gradient(name, n) for name, n in zip(NAMES, rows, strict=False)]
-    found = joined(queue, most_rows, **dict(zip(NAMES, priorities, strict=True)))
+    found = joined(queue, most_rows)
     assert found == [i.run_id for i in queue[1 : 1 + len(found)]]
     if found:
         together = queue[: 1 + len(found)]

@@ -6,34 +6,29 @@ other. Larger ones gain nothing and only wait for each other.
 
 Invariants: the first in the order of service is in the pass; it is joined by those that stand next
 behind it, without a gap, so nobody is overtaken and nobody before them waits longer; together they
-stay within ``most_rows``; nobody joins a run of higher priority, whose pass would take longer.
+stay within ``most_rows``.
 
-Left to others: who is first (``dispatch``), what may share a pass at all (``WorkItem.rows``), and
-that it waits already: nobody is kept waiting so that company may come.
+Left to others: who is first, and who is due behind it (``dispatch``, ``fairness``); what may share
+a pass at all (``WorkItem.rows``). Nobody is kept waiting so that company may come.
 """
 
 from collections.abc import Sequence
 
-from plait.core.view import RunView, WorkItem
+from plait.core.view import WorkItem
 
 MOST_ROWS = 512
 """Rows of a shared pass."""
 
 
-def company(
-    queue: Sequence[WorkItem], runs: Sequence[RunView], most_rows: int
-) -> tuple[WorkItem, ...]:
+def company(queue: Sequence[WorkItem], most_rows: int) -> tuple[WorkItem, ...]:
     """Who goes along with the first of ``queue``, in its order; ``most_rows=0`` is nobody."""
     if not queue or not queue[0].rows:
         return ()
-    priority = {run.run_id: run.priority for run in runs}
     joined: list[WorkItem] = []
     rows = queue[0].rows
     for item in queue[1:]:
         rows += item.rows
         if not item.rows or rows > most_rows:
-            break
-        if priority[item.run_id] < priority[queue[0].run_id]:
             break
         joined.append(item)
     return tuple(joined)

@@ -46,7 +46,7 @@ class FairDispatch:
         state = fairness.observe(state, view.runs, claims)
         ranked = fairness.rank(state, claims, view.resident)
         queue = finishing_first([heads[entry.run.run_id] for entry in ranked])
-        along = company(queue, view.runs, self.merge_updates)
+        along = company(queue[: 1 + len(fairness.due_next(ranked))], self.merge_updates)
         plan = serve(
             queue,
             held,
@@ -70,7 +70,7 @@ class FifoDispatch:
         """Choose what ends an update that has begun, or else what has waited longest."""
         heads, held = heads_by_run(view)
         queue = finishing_first(arrival_order(view, heads))
-        along = company(queue, view.runs, self.merge_updates)
+        along = company(queue, self.merge_updates)
         return serve(queue, held, along=along), state
 
 
