@@ -12,8 +12,9 @@ import pytest
 from drive import ADAM, datum, drain, learn, score
 
 from plait.core.errors import RequestError
-from plait.core.ids import RunId
+from plait.core.ids import OpId, RunId
 from plait.core.losses import LOSSES
+from plait.core.operations import ForwardBackward
 from plait.core.runs import LoraSpec
 
 A = RunId("a")
@@ -167,6 +168,32 @@ def test_soft_and_hard_targets_go_together(kit) -> None:
         assert got == pytest.approx(want.logprobs[0], abs=1e-4)
     norms = [e.optim_step(A, ADAM).metrics["grad_norm:mean"] for e in (engine, apart)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_runs_of_soft_and_hard_targets_share_a_pass(kit) -> None:
+    other = RunId("b")
+    sampled = {"logprobs": (-5.0,) * N, "advantages": ADVANTAGES[0]}
+    wanted = {
+        A: ([soft(), datum(weights=WEIGHTS)], "cross_entropy", {}),
+        other: ([datum(b"xyxyxyxy", **sampled)], "dro", {"beta": 0.3}),
+    }
+    shared, alone = made(kit), made(kit)
+    for engine in (shared, alone):
+        engine.create(other, LoraSpec(rank=8, seed=2))
+    ops = [
+        ForwardBackward(
+            op_id=OpId(run), run_id=run, seq=1, data=tuple(data), loss=loss, loss_config=config
+        )
+        for run, (data, loss, config) in wanted.items()
+    ]
+    together = drain(shared.forward_backward_many(ops))
+    for (run, asked), got in zip(wanted.items(), together, strict=True):
+        want = drain(alone.forward_backward(run, *asked))
+        for ours, theirs in zip(got.logprobs, want.logprobs, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-4)
+        assert got.metrics == pytest.approx(want.metrics, rel=1e-4, abs=1e-4)
+        norms = [e.optim_step(run, ADAM).metrics["grad_norm:mean"] for e in (shared, alone)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
 SAMPLED = {"logprobs": (-1.0,) * N, "advantages": (1.0,) * N}

@@ -10,7 +10,8 @@ import pytest
 from drive import ADAM, datum, drain, learn, score
 
 from plait.core.errors import EngineError, RequestError
-from plait.core.ids import RunId
+from plait.core.ids import OpId, RunId
+from plait.core.operations import ForwardBackward, ForwardResult
 from plait.core.runs import LoraSpec
 
 A, B = RunId("a"), RunId("b")
@@ -282,9 +283,89 @@ def test_every_micro_batch_is_reported(kit) -> None:
     batch = [datum(b"aaaabbbb"), datum(b"cccc")]
     steps = list(engine.forward_backward(A, batch, "cross_entropy", {}))
     assert sum(step.n_tokens for step in steps) == 10
-    assert {step.run_id for step in steps} == {A}
+    assert all(step.tokens_by_run == {A: step.n_tokens} for step in steps)
     assert not any(step.forward_only for step in steps)
     assert all(step.forward_only for step in engine.forward(A, batch, adapter=True))
+
+
+def gradient(run_id: RunId, batch, loss: str = "cross_entropy") -> ForwardBackward:
+    op_id = OpId(f"{run_id}/gradient")
+    return ForwardBackward(op_id=op_id, run_id=run_id, seq=1, data=tuple(batch), loss=loss)
+
+
+IN_COMPANY = (
+    gradient(A, [datum(b"aaaabbbb"), datum(b"ccccdddd")]),
+    gradient(B, [datum(b"xyxyxyxy", logprobs=(-2.0,) * 7, advantages=(1.0,) * 7)], "ppo"),
+)
+
+
+def test_gradients_in_company_are_those_of_each_run_alone(kit) -> None:
+    apart, together = made(kit), made(kit)
+    for engine in (apart, together):
+        engine.create(B, LORA_B)
+    want = [drain(apart.forward_backward(o.run_id, o.data, o.loss, {})) for o in IN_COMPANY]
+    work = together.forward_backward_many(IN_COMPANY)
+    tokens = dict.fromkeys((A, B), 0)
+    while True:
+        try:
+            step = next(work)
+        except StopIteration as end:
+            outcomes = end.value
+            break
+        assert step.n_tokens == sum(step.tokens_by_run.values())
+        for run_id, n in step.tokens_by_run.items():
+            tokens[run_id] += n
+    assert tokens == {A: 14, B: 7}
+    for got, result in zip(outcomes, want, strict=True):
+        assert got.metrics == pytest.approx(result.metrics, rel=1e-5)
+        for a, b in zip(got.logprobs, result.logprobs, strict=True):
+            assert a == pytest.approx(b, abs=1e-5)
+    for run_id in (A, B):
+        norms = [e.optim_step(run_id, ADAM).metrics["grad_norm:mean"] for e in (apart, together)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+        assert norms[0] > 0
+        assert score(together, run_id) == pytest.approx(score(apart, run_id), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        gradient(B, [replace(datum(), input_tokens=(10**9,) * 7)]),
+        gradient(B, [datum()], "no_such_loss"),
+        gradient(
+            B,
+            [datum(logprobs=(-1e4,) + (-2.0,) * 6, advantages=(1.0,) * 7)],
+            "importance_sampling",
+        ),
+        gradient(RunId("nobody"), [datum()]),
+    ],
+    ids=["ids", "loss", "infinite", "nobody"],
+)
+def test_a_failure_in_company_is_one_runs_alone(kit, bad: ForwardBackward) -> None:
+    apart, together = made(kit), made(kit)
+    together.create(B, LORA_B)
+    drain(apart.forward_backward(A, IN_COMPANY[0].data, "cross_entropy", {}))
+    failed, good = drain(together.forward_backward_many([bad, IN_COMPANY[0]]))
+    assert isinstance(failed, EngineError if "sampling" in bad.loss else RequestError)
+    assert isinstance(good, ForwardResult)
+    norms = [e.optim_step(A, ADAM).metrics["grad_norm:mean"] for e in (apart, together)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    assert together.optim_step(B, ADAM).metrics["grad_norm:mean"] == 0.0
+
+
+def test_gradients_in_company_that_are_given_up_add_nothing(kit) -> None:
+    engine = made(kit)
+    engine.create(B, LORA_B)
+    work = engine.forward_backward_many(IN_COMPANY)
+    next(work)
+    work.close()
+    for run_id in (A, B):
+        assert engine.optim_step(run_id, ADAM).metrics["grad_norm:mean"] == 0.0
+
+
+def test_a_run_keeps_itself_no_company(kit) -> None:
+    with pytest.raises(RequestError, match="twice"):
+        drain(made(kit).forward_backward_many([IN_COMPANY[0]] * 2))
 
 
 def test_runs_come_and_go(kit) -> None:

@@ -18,6 +18,7 @@ from plait.policies.protocol import Sharing
 
 PURITY_EVERY = 11
 """The check costs ten times the decision."""
+TOGETHER = 0.8
 TICK_S = 100.0
 """Longest time without a decision, as the runtime decides now and then without an event."""
 
@@ -29,6 +30,8 @@ class Job:
     arrives_s: float = 0.0
     rollout_s: float = 10.0
     train_s: float = 1.0
+    rows: int = 0
+    """Of its gradient, where that may share a pass; together they take ``TOGETHER`` of the time."""
     idle_s: float = 0.0
     """Between an update and the next rollout."""
     idle_steps: int = 1_000_000
@@ -65,6 +68,7 @@ class Record:
     """By run: how long each wait for admission or for the trainer took."""
     grants: list[RunId] = field(default_factory=list)
     train_starts: list[tuple[float, RunId]] = field(default_factory=list)
+    went_along: int = 0
     served: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     most_active: int = 0
@@ -212,6 +216,7 @@ def _dispatch(sharing, live, states, now: float, record: Record) -> _Live | None
             est_s=run.job.train_s,
             tokens=100,
             waiting_since_s=run.since_s,
+            rows=run.job.rows,
         )
         for run in live
         if run.stage is Stage.WAIT_TRAIN
@@ -220,14 +225,16 @@ def _dispatch(sharing, live, states, now: float, record: Record) -> _Live | None
     plan, states["dispatch"] = decide(sharing.dispatch, view, states["dispatch"], now)
     check_dispatch(view, plan)
     record.reasons |= {wait.reason for wait in plan.waits}
-    for run in live:
-        if plan.op_id == f"op-{run.run_id}-{run.step}" and run.stage is Stage.WAIT_TRAIN:
-            record.waits_s.setdefault(run.run_id, []).append(now - run.since_s)
-            record.train_starts.append((now, run.run_id))
-            record.trains_during_rollout += any(r.stage is Stage.ROLLOUT for r in live)
-            _enter(run, Stage.TRAIN, now, now + run.job.train_s)
-            return run
-    return None
+    by_op = {f"op-{r.run_id}-{r.step}": r for r in live if r.stage is Stage.WAIT_TRAIN}
+    together = [by_op[op_id] for op_id in (plan.op_id, *plan.along) if op_id is not None]
+    took_s = sum(run.job.train_s for run in together) * (TOGETHER if plan.along else 1.0)
+    record.went_along += len(plan.along)
+    for run in together:
+        record.waits_s.setdefault(run.run_id, []).append(now - run.since_s)
+        record.train_starts.append((now, run.run_id))
+        record.trains_during_rollout += any(r.stage is Stage.ROLLOUT for r in live)
+        _enter(run, Stage.TRAIN, now, now + took_s)
+    return together[0] if together else None
 
 
 def check_admission(view: AdmissionView, plan: AdmissionPlan) -> None:
@@ -244,9 +251,13 @@ def check_admission(view: AdmissionView, plan: AdmissionPlan) -> None:
 
 
 def check_dispatch(view: DispatchView, plan: DispatchPlan) -> None:
-    """The chosen item is one of the view's; every other run with work is told why, once."""
-    chosen = [item.run_id for item in view.items if item.op_id == plan.op_id]
-    assert len(chosen) == (plan.op_id is not None)
+    """The chosen items are the view's, and go together only if all may; every other run with work
+    is told why, once."""
+    ops = [op_id for op_id in (plan.op_id, *plan.along) if op_id is not None]
+    picked = [item for item in view.items if item.op_id in ops]
+    chosen = [item.run_id for item in picked]
+    assert len(chosen) == len(ops)
+    assert not plan.along or all(item.rows for item in picked)
     told = sorted(wait.run_id for wait in plan.waits)
     assert told == sorted({item.run_id for item in view.items} - set(chosen))
     assert all(wait.reason and wait.detail for wait in plan.waits)

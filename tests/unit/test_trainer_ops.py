@@ -28,8 +28,8 @@ ARCH = Arch(
 )
 
 
-def run_params() -> RunParams:
-    params = RunParams(ARCH, LoraSpec(rank=2, alpha=3.0), torch.device("cpu"))
+def run_params(rank: int = 2) -> RunParams:
+    params = RunParams(ARCH, LoraSpec(rank=rank, alpha=3.0), torch.device("cpu"))
     params.flat.copy_(torch.randn(params.flat.shape, generator=torch.Generator().manual_seed(1)))
     return params
 
@@ -60,7 +60,8 @@ def test_linear_and_its_residual() -> None:
     x, r, weight = torch.randn(7, 12), torch.randn(7, 40), torch.randn(40, 12)
     bias, dy = torch.randn(40), torch.randn(7, 40)
     ours = [t.clone().requires_grad_() for t in (x, r)]
-    linear(ours[0], weight, bias, params.fused[0, "gate_up"], residual_NO=ours[1]).backward(dy)
+    mine = [(slice(0, 7), params.fused[0, "gate_up"])]
+    linear(ours[0], weight, bias, mine, residual_NO=ours[1]).backward(dy)
     plain = [t.clone().requires_grad_() for t in (x, r)]
     full = plain_weight(params, "gate_up", weight)
     (F.linear(plain[0], full, bias) + plain[1]).backward(dy)
@@ -74,7 +75,7 @@ def test_linear_of_a_normed_input() -> None:
     x, weight, dy = torch.randn(7, 12), torch.randn(40, 12), torch.randn(7, 40)
     by, fused = Norm(torch.randn(12), 1e-5), params.fused[0, "gate_up"]
     ours, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
-    linear(ours, weight, None, fused, before=by).backward(dy)
+    linear(ours, weight, None, [(slice(0, 7), fused)], before=by).backward(dy)
     a, bs = fused.a.clone().requires_grad_(), [bt.clone().requires_grad_() for bt in fused.bts]
     update = torch.cat([1.5 * bt.T @ a[rows] for bt, rows in zip(bs, fused.rows, strict=True)])
     h = F.rms_norm(plain, (12,), by.weight, by.eps)
@@ -87,7 +88,7 @@ def test_linear_of_a_normed_input() -> None:
 
 def test_linear_without_adapter_makes_no_weight_gradient() -> None:
     x, weight = torch.randn(3, 12, requires_grad=True), torch.randn(8, 12)
-    linear(x, weight, None, None).sum().backward()
+    linear(x, weight, None, []).sum().backward()
     torch.testing.assert_close(x.grad, weight.sum(0).expand(3, -1))
     assert weight.grad is None
 
@@ -98,7 +99,8 @@ def test_gated_linear() -> None:
     gate_up, weight = torch.randn(7, 40), torch.randn(12, 20)
     r, dy = torch.randn(7, 12), torch.randn(7, 12)
     ours = gate_up.clone().requires_grad_()
-    y = gated_linear(ours * 1.0, weight, None, params.fused[0, "down"], residual_ND=r)
+    mine = [(slice(0, 7), params.fused[0, "down"])]
+    y = gated_linear(ours * 1.0, weight, None, mine, residual_ND=r)
     y.backward(dy)
     plain = gate_up.clone().requires_grad_()
     gate, up = plain.chunk(2, -1)
@@ -107,6 +109,31 @@ def test_gated_linear() -> None:
     want.backward(dy)
     torch.testing.assert_close(y, want)
     torch.testing.assert_close(ours.grad, plain.grad)
+
+
+def test_each_rows_meet_their_own_adapter_alone() -> None:
+    torch.manual_seed(0)
+    runs = ((slice(0, 3), run_params(2)), (slice(5, 9), run_params(5)))
+    x, weight, dy = torch.randn(9, 12), torch.randn(40, 12), torch.randn(9, 40)
+    by = Norm(torch.randn(12), 1e-5)
+    adapters = [(rows, params.fused[0, "gate_up"]) for rows, params in runs]
+    ours = x.clone().requires_grad_()
+    y = linear(ours, weight, None, adapters, before=by)
+    y.backward(dy)
+    for rows, params in runs:
+        alone = run_params(params.spec.rank)
+        mine = x[rows].clone().requires_grad_()
+        want = linear(mine, weight, None, [(slice(None), alone.fused[0, "gate_up"])], before=by)
+        want.backward(dy[rows])
+        torch.testing.assert_close(y[rows], want)
+        torch.testing.assert_close(ours.grad[rows], mine.grad)
+        torch.testing.assert_close(params.grad, alone.grad)
+        assert alone.grad.any()
+    plain = x[3:5].clone().requires_grad_()
+    want = linear(plain, weight, None, [], before=by)
+    want.backward(dy[3:5])
+    torch.testing.assert_close(y[3:5], want)
+    torch.testing.assert_close(ours.grad[3:5], plain.grad)
 
 
 def test_head_in_several_blocks(monkeypatch) -> None:

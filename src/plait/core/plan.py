@@ -30,4 +30,6 @@ class DispatchPlan:
     """The operation to run next (``None``: leave the worker free), and why the others wait."""
 
     op_id: OpId | None = None
+    along: tuple[OpId, ...] = ()
+    """Gradients of other runs that go through the model in the same pass."""
     waits: tuple[Wait, ...] = ()

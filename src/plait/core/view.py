@@ -52,6 +52,8 @@ class WorkItem:
     """Expected service time."""
     tokens: int
     waiting_since_s: float
+    rows: int = 0
+    """What it adds to a pass that several runs share; 0 where it is to run by itself."""
     finishes: bool = False
     """It ends an update whose larger part, the gradient, has been done already."""
 

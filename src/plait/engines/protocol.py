@@ -9,10 +9,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import (
     AdamParams,
     Datum,
+    ForwardBackward,
     ForwardResult,
     Sample,
     SampleResult,
@@ -59,8 +61,8 @@ class ForwardStep:
 class TrainStep:
     """What one micro-batch of a training engine did."""
 
-    run_id: RunId
     n_tokens: int
+    tokens_by_run: dict[RunId, int]
     forward_only: bool
 
 
@@ -119,6 +121,15 @@ class TrainEngine(Protocol):
         """Accumulate the gradient of the token-summed loss; yields after each micro-batch.
 
         A failure leaves the accumulated gradient as it was before the call.
+        """
+
+    def forward_backward_many(
+        self, ops: Sequence[ForwardBackward]
+    ) -> Generator[TrainStep, None, tuple[ForwardResult | PlaitError, ...]]:
+        """``forward_backward`` of several runs, each once at most, in micro-batches they share.
+
+        A run's failure is its own outcome, and leaves its accumulated gradient as it was; the
+        others get the gradients that they would get without it.
         """
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:

@@ -1,6 +1,7 @@
 """Dispatch: which training-side operation runs next on a free worker (MARLaaS §4.2 and §4.5).
 
-Updates are done for one run at a time. ``FairDispatch`` takes the head whose run is first in the
+Updates are done for one run at a time, but for small gradients, which share a pass with those that
+stand behind them (``company``). ``FairDispatch`` takes the head whose run is first in the
 order of ``fairness`` (priority, weighted served work, then a run whose state is already on the
 worker, then the longest wait). ``FifoDispatch`` is the paper's global FIFO buffer. Both finish an
 update that has begun before they begin another: its optimizer step is short, and a run that had to
@@ -21,6 +22,7 @@ from plait.core.plan import DispatchPlan, Wait
 from plait.core.runs import Stage
 from plait.core.view import DispatchView, RunView, WorkItem
 from plait.policies import fairness, waits
+from plait.policies.company import MOST_ROWS, company
 from plait.policies.fairness import Claim
 from plait.policies.protocol import State
 
@@ -30,6 +32,8 @@ class FairDispatch:
     """Weighted fair by served work, with ageing."""
 
     name: str = "fair"
+    merge_updates: int = MOST_ROWS
+    """Rows of a pass that gradients of several runs share; 0 is one run at a time."""
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
         """Choose what ends an update that has begun, or else the head of the run that is first in
@@ -42,13 +46,15 @@ class FairDispatch:
         state = fairness.observe(state, view.runs, claims)
         ranked = fairness.rank(state, claims, view.resident)
         queue = finishing_first([heads[entry.run.run_id] for entry in ranked])
+        along = company(queue[: 1 + len(fairness.due_next(ranked))], self.merge_updates)
         plan = serve(
             queue,
             held,
+            along=along,
             notes={entry.run.run_id: fairness.standing(entry) for entry in ranked},
         )
         # The end of an update is part of the turn in which it began.
-        begun = [item.run_id for item in queue[:1] if not item.finishes]
+        begun = [item.run_id for item in (*queue[:1], *along) if not item.finishes]
         return plan, fairness.settle(state, ranked, begun)
 
 
@@ -57,11 +63,15 @@ class FifoDispatch:
     """First come, first served, update by update."""
 
     name: str = "fifo"
+    merge_updates: int = MOST_ROWS
+    """Rows of a pass that gradients of several runs share; 0 is one run at a time."""
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
         """Choose what ends an update that has begun, or else what has waited longest."""
         heads, held = heads_by_run(view)
-        return serve(finishing_first(arrival_order(view, heads)), held), state
+        queue = finishing_first(arrival_order(view, heads))
+        along = company(queue, self.merge_updates)
+        return serve(queue, held, along=along), state
 
 
 def heads_by_run(view: DispatchView) -> tuple[dict[RunId, WorkItem], tuple[Wait, ...]]:
@@ -98,13 +108,15 @@ def serve(
     queue: Sequence[WorkItem],
     held: tuple[Wait, ...],
     *,
+    along: Sequence[WorkItem] = (),
     notes: dict[RunId, str] | None = None,
 ) -> DispatchPlan:
-    """Run the first of ``queue``; tell the others how much work stands before them."""
+    """Run the first of ``queue`` and those ``along``, which stand next; tell the others how much
+    work is before them."""
     waiting: list[Wait] = []
     ahead_s = 0.0
     for place, item in enumerate(queue):
-        if place > 0:
+        if place > len(along):
             before = queue[place - 1].run_id
             detail = f"{item.kind} stands behind {before}, about {ahead_s:.1f} s of work"
             waiting.append(
@@ -112,11 +124,15 @@ def serve(
                     run_id=item.run_id,
                     reason=waits.TRAINER_BUSY,
                     detail=waits.join(detail, (notes or {}).get(item.run_id, "")),
-                    position=place,
+                    position=place - len(along),
                 )
             )
         ahead_s += item.est_s
-    return DispatchPlan(op_id=queue[0].op_id if queue else None, waits=(*waiting, *held))
+    return DispatchPlan(
+        op_id=queue[0].op_id if queue else None,
+        along=tuple(item.op_id for item in along),
+        waits=(*waiting, *held),
+    )
 
 
 def mid_update(run: RunView) -> bool:

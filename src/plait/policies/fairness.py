@@ -48,6 +48,8 @@ class Ranked:
     run: RunView
     since_s: float
     tag: float
+    step: float
+    """By how much its last step raised its tag."""
     overtaken: int
     overdue: bool
 
@@ -71,7 +73,7 @@ def observe(state: State, runs: Sequence[RunView], claims: Sequence[Claim]) -> S
         if run.run_id in waiting and not known["waits"]:
             step = entry["tag"] - entry["mark"]
             entry["tag"] = max(entry["tag"], level - LAG_STEPS * step)
-            entry["mark"] = entry["tag"]
+            entry["mark"], entry["step"] = entry["tag"], step
             entry["over"] = 0
         entry["waits"] = run.run_id in waiting
         new[run.run_id] = entry
@@ -101,11 +103,24 @@ def rank(
             run=claim.run,
             since_s=claim.since_s,
             tag=entries[claim.run.run_id]["tag"],
+            step=entries[claim.run.run_id].get("step", 0.0),
             overtaken=entries[claim.run.run_id]["over"],
             overdue=claim is head,
         )
         for claim in ordered
     )
+
+
+def due_next(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """Who stands behind the first of ``ranked`` and would be served before it is again, even if it
+    made its next step in no time: serving them with it gives nobody more than a share."""
+    due: list[Ranked] = []
+    for entry in ranked[1:]:
+        first, more = ranked[0], entry.run.priority - ranked[0].run.priority
+        if more < 0 or (more == 0 and entry.tag > first.tag + first.step):
+            break
+        due.append(entry)
+    return tuple(due)
 
 
 def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -> State:

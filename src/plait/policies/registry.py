@@ -14,6 +14,7 @@ from plait.policies.admission import KvAdmission
 from plait.policies.baselines.one_at_a_time import OneAtATime
 from plait.policies.baselines.rounds import RoundAdmission, RoundDispatch
 from plait.policies.baselines.unlimited import AdmitAll
+from plait.policies.company import MOST_ROWS
 from plait.policies.dispatch import FairDispatch, FifoDispatch
 from plait.policies.protocol import Dispatch, Sharing
 
@@ -56,9 +57,12 @@ def _marlaas(
     max_active: int = 0,
     estimate: Literal["measured", "worst"] = "measured",
     dispatch: Literal["fair", "fifo"] = "fair",
+    merge_updates: int = MOST_ROWS,
     topology: Topology = "disaggregated",
 ) -> Sharing:
-    chosen: Dispatch = FairDispatch() if dispatch == "fair" else FifoDispatch()
+    chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(
+        merge_updates=merge_updates
+    )
     admission = KvAdmission(max_active=max_active, estimate=estimate)
     return Sharing(name=name, admission=admission, dispatch=chosen, topology=topology)
 
@@ -105,6 +109,7 @@ _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]
             "max_active": _count,
             "estimate": _one_of("measured", "worst"),
             "dispatch": _one_of("fair", "fifo"),
+            "merge_updates": _count,
             **_TOPOLOGY,
         },
     ),

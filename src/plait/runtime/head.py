@@ -70,6 +70,7 @@ class Head:
             sharing.dispatch,
             now=clock,
             journal=journal,
+            may_share=not settings.deterministic,
         )
         self.pool = Pool(
             model_dir=model_dir,

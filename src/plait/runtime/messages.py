@@ -7,7 +7,7 @@ which all processes of one machine share.
 from dataclasses import dataclass, field
 
 from plait.core.ids import OpId, RunId, WorkerId
-from plait.core.operations import Result, Sample, TrainOp
+from plait.core.operations import ForwardBackward, Result, Sample, TrainOp
 from plait.engines.protocol import ModelShape
 
 
@@ -76,6 +76,13 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainTogether:
+    """Carry out gradients of several runs, which are all here, in one pass. Each is answered."""
+
+    ops: tuple[ForwardBackward, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropRun:
     run_id: RunId
 
@@ -85,7 +92,17 @@ class Stop:
     pass
 
 
-Command = LoadAdapter | DropAdapter | AddSamples | AbortSamples | SetPaused | Train | DropRun | Stop
+Command = (
+    LoadAdapter
+    | DropAdapter
+    | AddSamples
+    | AbortSamples
+    | SetPaused
+    | Train
+    | TrainTogether
+    | DropRun
+    | Stop
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Training queue: hands training-side operations to one worker as the dispatch policy decides.
 
 Order within a run is the order of submission; between runs it is the policy's. Non-preemptive: one
-operation at a time. A run whose state is not on the worker (first use, or after the worker was
+operation at a time, or gradients of several runs that the policy lets share a pass; each of them
+has an end of its own. A run whose state is not on the worker (first use, or after the worker was
 replaced) is brought back first: its committed version, then the gradients accumulated since.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from plait.core.errors import EngineError, PlaitError, WorkerLost
@@ -25,6 +26,7 @@ from plait.core.runs import Stage
 from plait.core.view import DispatchView, WorkItem
 from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
+from plait.profiles.rows import rows
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.gradients import GRADIENT_FAILED, Gradient
@@ -32,7 +34,8 @@ from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
 
 MAX_LOSSES = 2
-"""An operation under which the worker died this often is the cause, not the victim: it fails."""
+"""An operation under which the worker died this often is the cause, not the victim: it fails. A
+death in company is nobody's, but whoever was there goes by itself from then on."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class _Pending:
     tokens: int
     behind: tuple[Gradient, ...]
     """Gradients without which this is not to be done."""
+    rows: int
+    """As in ``WorkItem``, if the run's state is on the worker."""
     losses: int = 0
 
 
@@ -57,12 +62,14 @@ class TrainerQueue:
         *,
         now: Callable[[], float],
         journal: Journal,
+        may_share: bool = True,
     ) -> None:
+        """``may_share``: gradients of several runs may go through the model together."""
         self._roster, self._policy, self._now = roster, policy, now
-        self._journal = journal
+        self._journal, self._may_share = journal, may_share
         self._state: State = {}
         self._queues: dict[RunId, deque[_Pending]] = {}
-        self._running: _Pending | None = None
+        self._running: dict[OpId, _Pending] = {}
         self._worker: WorkerHandle | None = None
         self._resident: set[RunId] = set()
         self._doubtful: set[RunId] = set()
@@ -82,7 +89,10 @@ class TrainerQueue:
         facts.check_live()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         tokens = sum(len(d.input_tokens) for d in getattr(op, "data", ()))
-        pending = _Pending(op, future, self._now(), save_to, tokens, behind)
+        n_rows = 0
+        if self._may_share and isinstance(op, ForwardBackward):
+            n_rows = rows(d.input_tokens for d in op.data)
+        pending = _Pending(op, future, self._now(), save_to, tokens, behind, n_rows)
         self._queues.setdefault(op.run_id, deque()).append(pending)
         if facts.train is None:
             self._stage(facts, Stage.WAIT_TRAIN)
@@ -91,7 +101,7 @@ class TrainerQueue:
 
     def decide(self) -> None:
         """If the worker is free, ask the policy what it does next."""
-        if self._running is not None or self._worker is None:
+        if self._running or self._worker is None:
             return
         for run_id, queue in self._queues.items():
             while queue and _is_dead(queue[0]):
@@ -108,6 +118,7 @@ class TrainerQueue:
                 ),
                 tokens=q[0].tokens,
                 waiting_since_s=q[0].since_s,
+                rows=q[0].rows if run_id in self._resident else 0,
                 finishes=isinstance(q[0].op, OptimStep) and bool(self._roster[run_id].uncommitted),
             )
             for run_id, q in self._queues.items()
@@ -126,17 +137,15 @@ class TrainerQueue:
             facts = self._roster[wait.run_id]
             if facts.rollout is None:
                 facts.waits_for(wait, self._journal)
-        for queue in self._queues.values():
-            if queue and queue[0].op.op_id == plan.op_id:
-                self._start(queue.popleft())
-                return
+        heads = {q[0].op.op_id: q for q in self._queues.values() if q}
+        chosen = [] if plan.op_id is None else [plan.op_id, *plan.along]
+        self._start([heads[op_id].popleft() for op_id in chosen])
 
     def finished(self, op_id: OpId, result: Result | PlaitError, seconds: float) -> bool:
         """Take the worker's answer; False if the operation is not one of ours."""
-        pending = self._running
-        if pending is None or pending.op.op_id != op_id:
+        pending = self._running.pop(op_id, None)
+        if pending is None:
             return False
-        self._running = None
         facts = self._roster[pending.op.run_id]
         if isinstance(result, PlaitError):
             self._keep(facts, pending, known=False)
@@ -160,33 +169,34 @@ class TrainerQueue:
         return True
 
     def lost(self) -> None:
-        """The worker is gone: its operation goes back to the head of its run's queue, or fails if
-        it has lost a worker before."""
+        """The worker is gone: what it did goes back to the head of its run's queue, or fails if it
+        has lost a worker before."""
         self._worker, self._resident, self._doubtful = None, set(), set()
-        pending, self._running = self._running, None
-        if pending is None:
-            return
-        pending.losses += 1
-        if pending.losses >= MAX_LOSSES:
-            kind = type(pending.op).__name__
-            error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
-            _answer(pending.future, error)
-            return
-        self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
+        running, self._running = list(self._running.values()), {}
+        for pending in running:
+            pending.rows = 0
+            pending.losses += len(running) == 1
+            if pending.losses >= MAX_LOSSES:
+                kind = type(pending.op).__name__
+                error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
+                _answer(pending.future, error)
+            else:
+                self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
 
     def drop(self, run_id: RunId, error: PlaitError) -> None:
         """The run has ended: what it still had queued is refused."""
         for pending in self._queues.pop(run_id, ()):
             _answer(pending.future, error)
-        if self._running is not None and self._running.op.run_id == run_id:
-            _answer(self._running.future, error)
+        for pending in self._running.values():
+            if pending.op.run_id == run_id:
+                _answer(pending.future, error)
         if run_id in self._resident:
             self.forget(run_id)
 
     def forget(self, run_id: RunId) -> None:
         """The run's state on the worker is not what the store says: it is loaded before it is next
         used."""
-        if self._running is not None and self._running.op.run_id == run_id:
+        if any(pending.op.run_id == run_id for pending in self._running.values()):
             self._doubtful.add(run_id)  # nothing is taken from under a running operation
             return
         self._doubtful.discard(run_id)
@@ -206,15 +216,22 @@ class TrainerQueue:
         elif known:
             self._resident.add(run_id)
 
-    def _start(self, pending: _Pending) -> None:
+    def _start(self, together: Sequence[_Pending]) -> None:
+        if not together:
+            return
         assert self._worker is not None
-        self._running = pending
-        facts = self._roster[pending.op.run_id]
-        facts.wait = None
-        self._stage(facts, Stage.TRAIN)
-        self._worker.send(
-            m.Train(op=pending.op, before=self._restore(facts, pending), save_to=pending.save_to)
-        )
+        for pending in together:
+            self._running[pending.op.op_id] = pending
+            facts = self._roster[pending.op.run_id]
+            facts.wait = None
+            self._stage(facts, Stage.TRAIN)
+        if len(together) > 1:
+            ops = [p.op for p in together if isinstance(p.op, ForwardBackward)]
+            self._worker.send(m.TrainTogether(ops=tuple(ops)))
+            return
+        (alone,) = together
+        before = self._restore(self._roster[alone.op.run_id], alone)
+        self._worker.send(m.Train(op=alone.op, before=before, save_to=alone.save_to))
 
     def _restore(self, facts: RunFacts, pending: _Pending) -> tuple[TrainOp, ...]:
         """What must run first so that the run's state on the worker is what it should be."""

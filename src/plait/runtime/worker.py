@@ -1,9 +1,10 @@
 """Worker process: hosts engines, takes commands between forward steps, reports what it did.
 
 It decides nothing but how many threads it computes with (``Team``). One training operation runs
-at a time and gives way to a rollout step after each micro-batch when both live here. Ends when told
-to, or when the head is gone. It gives its cores back before it answers the last thing asked of it,
-so that whoever works next on the answer has the whole machine, every time.
+at a time (or gradients of several runs, in one pass) and gives way to a rollout step after each
+micro-batch when both live here. Ends when told to, or when the head is gone. It gives its cores
+back before it answers the last thing asked of it, so that whoever works next on the answer has the
+whole machine, every time.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection
 from plait.cluster.orphans import end_with_parent
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
-from plait.core.operations import Done, Result
+from plait.core.operations import Done, ForwardBackward, Result
 from plait.engines.factory import EngineConfig, Engines, make_engines
 from plait.engines.protocol import TrainStep
 from plait.runtime import messages as m
@@ -40,8 +41,9 @@ class Worker:
         self._meter = Meter()
         self._reported_s = 0.0
         self._stopping = False
-        self._train: list[m.Train] = []
-        self._slices: Generator[TrainStep, None, Result] | None = None
+        self._train: list[tuple[m.Train, ...]] = []
+        """What is done one after the other, and in each what is done together."""
+        self._slices: Generator[TrainStep, None, tuple[Result | PlaitError, ...]] | None = None
         self._started_s = 0.0
 
     def run(self) -> None:
@@ -90,7 +92,9 @@ class Worker:
         rolling, train = self._rolling, self._engines.train
         match command:
             case m.Train():
-                self._train.append(command)
+                self._train.append((command,))
+            case m.TrainTogether():
+                self._train.append(tuple(m.Train(op=op) for op in command.ops))
             case m.AddSamples() if rolling:
                 for op in command.ops:
                     with _Attributed(self, op.op_id):
@@ -142,25 +146,28 @@ class Worker:
             self._conn.send(m.Failed(op_id=op_id, code=EngineError.code, message=reason))
 
     def _train_slice(self) -> None:
-        """One micro-batch of the operation at the head of the queue; answers when it is done."""
-        task = self._train[0]
+        """One micro-batch of what is at the head of the queue; answers when it is done."""
+        tasks = self._train[0]
         t0 = self._team.begin()
         if self._slices is None:
-            self._slices = self._carry_out(task)
+            self._slices = self._carry_out(tasks)
             self._started_s = t0
-        tokens, result = 0, None
+        tokens, outcomes = dict.fromkeys((task.op.run_id for task in tasks), 0), None
         try:
-            step = next(self._slices)
-            tokens = step.n_tokens
+            tokens.update(next(self._slices).tokens_by_run)
         except StopIteration as end:
-            result = end.value
+            outcomes = end.value
         except Exception as e:
+            if len(tasks) > 1:  # by itself each shows whether it is at fault
+                self._log(e)
+                self._train[1:1] = [(task,) for task in tasks]
             self._end_task()
-            self.fail(task.op.op_id, e)
+            if len(tasks) == 1:
+                self.fail(tasks[0].op.op_id, e)
             return
         t1, threads = self._team.end()
         kind = {"ForwardBackward": "train", "Forward": "forward", "OptimStep": "optim"}.get(
-            type(task.op).__name__, "load"
+            type(tasks[0].op).__name__, "load"
         )
         self._meter.add(
             m.Span(
@@ -168,25 +175,36 @@ class Worker:
                 t0=t0,
                 t1=t1,
                 threads=threads,
-                tokens=tokens,
+                tokens=sum(tokens.values()),
                 steps=1,
-                tokens_by_run={task.op.run_id: tokens},
+                tokens_by_run=tokens,
             )
         )
-        if result is not None:
+        if outcomes is not None:
             self._end_task()
-            seconds = t1 - self._started_s
-            self._conn.send(m.Finished(op_id=task.op.op_id, result=result, seconds=seconds))
+            for task, outcome, part in zip(tasks, outcomes, _parts(tasks), strict=True):
+                if isinstance(outcome, PlaitError):
+                    self.fail(task.op.op_id, outcome)
+                else:
+                    seconds = part * (t1 - self._started_s)
+                    self._conn.send(
+                        m.Finished(op_id=task.op.op_id, result=outcome, seconds=seconds)
+                    )
 
     def _end_task(self) -> None:
         self._train.pop(0)
         self._slices = None
         self._release_if_idle()
 
-    def _carry_out(self, task: m.Train) -> Generator[TrainStep, None, Result]:
-        if self._engines.train is None:
+    def _carry_out(
+        self, tasks: tuple[m.Train, ...]
+    ) -> Generator[TrainStep, None, tuple[Result | PlaitError, ...]]:
+        engine = self._engines.train
+        if engine is None:
             raise EngineError(f"worker {self._config.worker_id} does not train")
-        return (yield from carry_out(self._engines.train, task))
+        if len(tasks) > 1:
+            return (yield from engine.forward_backward_many(_gradients(tasks)))
+        return ((yield from carry_out(engine, tasks[0])),)
 
     def _release_if_idle(self) -> None:
         if not self._busy():
@@ -207,10 +225,25 @@ class Worker:
         elif isinstance(error, OSError):
             code, message = StoreError.code, f"{error}; free space or check the path, then resume"
         else:
-            with contextlib.suppress(OSError):  # the disk of the log may be full
-                traceback.print_exception(error)
+            self._log(error)
             code, message = EngineError.code, f"{type(error).__name__}: {error}"
         self._conn.send(m.Failed(op_id=op_id, code=code, message=message))
+
+    def _log(self, error: Exception) -> None:
+        with contextlib.suppress(OSError):  # the disk of the log may be full
+            traceback.print_exception(error)
+
+
+def _parts(tasks: tuple[m.Train, ...]) -> list[float]:
+    """What of the time that was spent on ``tasks`` together is each one's, by its tokens."""
+    if len(tasks) == 1:
+        return [1.0]
+    tokens = [sum(len(d.input_tokens) for d in op.data) for op in _gradients(tasks)]
+    return [n / sum(tokens) for n in tokens]
+
+
+def _gradients(tasks: tuple[m.Train, ...]) -> list[ForwardBackward]:
+    return [task.op for task in tasks if isinstance(task.op, ForwardBackward)]
 
 
 class _Attributed:

@@ -12,9 +12,15 @@ from time import sleep as real_sleep
 
 import numpy as np
 
-from plait.core.errors import EngineError, RequestError
+from plait.core.errors import EngineError, PlaitError, RequestError
 from plait.core.ids import RunId
-from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
+from plait.core.operations import (
+    AdamParams,
+    Datum,
+    ForwardBackward,
+    ForwardResult,
+    StepResult,
+)
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import ModelShape, TrainStep
 from plait.engines.scripted import checks, files, losses, policy
@@ -87,6 +93,18 @@ class ScriptedTrain:
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Accumulate the gradient of the token-summed loss; yields after each datum."""
         run = self._run(run_id)
+        grad_2K, result = yield from self._gradient(run_id, run, data, loss, config)
+        run.grad_2K = run.grad_2K + grad_2K
+        return result
+
+    def _gradient(
+        self,
+        run_id: RunId,
+        run: _Run,
+        data: Sequence[Datum],
+        loss: str,
+        config: dict[str, float],
+    ) -> Generator[TrainStep, None, tuple[Array, ForwardResult]]:
         chosen = losses.choose(loss, config)
         checks.data(data, self.shape, chosen.choice)
         grad_K = np.zeros(policy.N_FEATURES)
@@ -114,8 +132,31 @@ class ScriptedTrain:
                 "its gradient is as it was before"
             )
         a_K, b_K, scale = run.adapter.a_K, run.adapter.b_K, run.adapter.scale
-        run.grad_2K = run.grad_2K + scale * np.stack([b_K * grad_K, a_K * grad_K])
-        return ForwardResult(logprobs=tuple(rows), metrics=metrics)
+        grad_2K = scale * np.stack([b_K * grad_K, a_K * grad_K])
+        return grad_2K, ForwardResult(logprobs=tuple(rows), metrics=metrics)
+
+    def forward_backward_many(
+        self, ops: Sequence[ForwardBackward]
+    ) -> Generator[TrainStep, None, tuple[ForwardResult | PlaitError, ...]]:
+        """The same, one run after another; the gradients are added when all have been made."""
+        if len({op.run_id for op in ops}) < len(ops):
+            raise RequestError("a run is in one pass twice: ask for its gradients one by one")
+        outcomes: list[ForwardResult | PlaitError] = []
+        made: list[tuple[_Run, Array]] = []
+        for op in ops:
+            try:
+                run = self._run(op.run_id)
+                grad_2K, result = yield from self._gradient(
+                    op.run_id, run, op.data, op.loss, op.loss_config
+                )
+            except PlaitError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(result)
+                made.append((run, grad_2K))
+        for run, grad_2K in made:
+            run.grad_2K = run.grad_2K + grad_2K
+        return tuple(outcomes)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
         """AdamW on the accumulated gradient, then clear it; EngineError changes nothing."""
@@ -163,7 +204,8 @@ class ScriptedTrain:
         n_tokens = len(datum.input_tokens)
         if self._token_s:
             self._sleep(self._token_s * n_tokens)
-        return TrainStep(run_id=run_id, n_tokens=n_tokens, forward_only=forward_only)
+        tokens = {run_id: n_tokens}
+        return TrainStep(n_tokens=n_tokens, tokens_by_run=tokens, forward_only=forward_only)
 
 
 def _adamw(run: _Run, adam: AdamParams) -> tuple[Adapter, Moments, dict[str, float]]:

@@ -2,37 +2,43 @@
 
 Each run owns its parameters, gradient, moments and step counter (``params``); the base weights are
 mapped once and never written. A failed operation leaves the run as it was. Control returns after
-every micro-batch; which operation comes next, and with how many threads, is the worker's.
+every micro-batch; which operation comes next, whose gradients share a pass, and with how many
+threads, is the worker's.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import torch
 
-from plait.core.errors import EngineError, RequestError
+from plait.core.errors import PlaitError, RequestError
 from plait.core.ids import RunId
-from plait.core.operations import AdamParams, Datum, ForwardResult, StepResult
+from plait.core.operations import (
+    AdamParams,
+    Datum,
+    ForwardBackward,
+    ForwardResult,
+    StepResult,
+)
 from plait.core.runs import LoraSpec
 from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.model import Rope
 from plait.engines.torch.train.adamw import adamw_step
-from plait.engines.torch.train.batch import Checked, Packed, check, pack
+from plait.engines.torch.train.batch import Packed, check
 from plait.engines.torch.train.head import block_rows
-from plait.engines.torch.train.losses import Chosen, Report, choose, metrics
+from plait.engines.torch.train.learning import Lesson, learn
+from plait.engines.torch.train.losses import choose
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import (
     SLACK,
     Cost,
     forward_cost,
-    halves,
     micro_batches,
     train_cost,
 )
 from plait.engines.torch.train.params import RunParams
-from plait.engines.torch.train.prefix import families
+from plait.engines.torch.train.passes import Plan, Share, passes
 from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
@@ -91,41 +97,45 @@ class TorchTrain:
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Log-probs where masked; the base model's own where ``adapter`` is false."""
         params = self._run(run_id) if adapter else None
-        checked = check(data, self._arch, None)
+        share = Share(run_id=run_id, checked=check(data, self._arch, None))
 
-        def score(batch: Packed) -> torch.Tensor:
+        def score(batch: Packed, here: Sequence[Share]) -> torch.Tensor:
             with torch.inference_mode():
-                return self._logprobs(batch, params)
+                return self._logprobs(batch, [params])
 
-        logprobs = yield from self._passes(run_id, checked, self._forward_cost, score, True)
-        n = sum(map(len, logprobs))
-        return ForwardResult(logprobs=logprobs, metrics={"tokens:sum": float(n)})
+        yield from passes(
+            [share], score, self._plan(self._forward_cost), self._device, forward_only=True
+        )
+        if share.error is not None:
+            raise share.error
+        n = sum(map(len, share.logprobs))
+        return ForwardResult(logprobs=tuple(share.logprobs), metrics={"tokens:sum": float(n)})
 
     def forward_backward(
         self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Add the gradient of the summed loss; nothing is added if this fails or is closed."""
-        params = self._run(run_id)
-        chosen = choose(loss, config)
-        checked = check(data, self._arch, chosen.choice)
-        reports: list[Report] = []
-        before = params.grad.clone()
-        done = False
+        lesson = self._lesson(run_id, data, loss, config)
+        yield from self._learn([lesson])
+        outcome = lesson.outcome()
+        if isinstance(outcome, PlaitError):
+            raise outcome
+        return outcome
 
-        def learn(batch: Packed) -> torch.Tensor:
-            return self._learn(batch, params, chosen, reports)
-
-        try:
-            logprobs = yield from self._passes(run_id, checked, self._train_cost, learn, False)
-            if not bool(torch.isfinite(params.grad).all()):
-                raise EngineError(
-                    f"the gradient of {loss} is not finite: check advantages and clips"
-                )
-            done = True
-        finally:
-            if not done:
-                params.grad.copy_(before)
-        return ForwardResult(logprobs=logprobs, metrics=metrics(reports))
+    def forward_backward_many(
+        self, ops: Sequence[ForwardBackward]
+    ) -> Generator[TrainStep, None, tuple[ForwardResult | PlaitError, ...]]:
+        """The same for several runs, in shared micro-batches; what fails of one is its outcome."""
+        if len({op.run_id for op in ops}) < len(ops):
+            raise RequestError("a run is in one pass twice: ask for its gradients one by one")
+        begun: list[Lesson | PlaitError] = []
+        for op in ops:
+            try:
+                begun.append(self._lesson(op.run_id, op.data, op.loss, op.loss_config))
+            except PlaitError as error:
+                begun.append(error)
+        yield from self._learn([lesson for lesson in begun if isinstance(lesson, Lesson)])
+        return tuple(x.outcome() if isinstance(x, Lesson) else x for x in begun)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
         """AdamW on the accumulated gradient, then clear it."""
@@ -149,44 +159,22 @@ class TorchTrain:
             raise RequestError(f"run {run_id} is not resident: create or load it first")
         return self._runs[run_id]
 
-    def _passes(
-        self,
-        run_id: RunId,
-        checked: Sequence[Checked],
-        cost: Cost,
-        carry_out: Callable[[Packed], torch.Tensor],
-        forward_only: bool,
-    ) -> Generator[TrainStep, None, tuple[tuple[float, ...], ...]]:
-        """Carry out every micro-batch, halving those that do not fit; log-probs in data order."""
-        index = [i for i, c in enumerate(checked) if len(c.scored)]
-        lengths = [checked[i].length for i in index]
-        alike = families([checked[i].tokens for i in index])
-        planned = micro_batches(lengths, cost, self._budget_bytes, self._max_tokens, alike)
-        waiting = deque(tuple(index[j] for j in batch) for batch in planned)
-        out: list[tuple[float, ...]] = [()] * len(checked)
-        while waiting:
-            batch = waiting.popleft()
-            try:
-                packed = pack([checked[i] for i in batch], self._device)
-                logprobs_M = carry_out(packed)
-            except (RuntimeError, MemoryError) as e:
-                if not _out_of_memory(e):
-                    raise
-                if len(batch) == 1:
-                    raise EngineError(
-                        f"datum {batch[0]} alone ({checked[batch[0]].length} tokens) does not fit "
-                        "into memory: shorten it or free memory"
-                    ) from e
-                waiting.extendleft(reversed(halves(batch)))
-                continue
-            for i, values in zip(batch, logprobs_M.split(packed.counts), strict=True):
-                out[i] = tuple(values.tolist())
-            yield TrainStep(
-                run_id=run_id, n_tokens=packed.tokens_N.shape[0], forward_only=forward_only
-            )
-        return tuple(out)
+    def _lesson(
+        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+    ) -> Lesson:
+        params = self._run(run_id)
+        chosen = choose(loss, config)
+        checked = check(data, self._arch, chosen.choice)
+        return Lesson(run_id=run_id, checked=checked, params=params, loss=chosen)
 
-    def _logprobs(self, batch: Packed, params: RunParams | None) -> torch.Tensor:
+    def _learn(self, lessons: Sequence[Lesson]) -> Generator[TrainStep, None, None]:
+        return learn(lessons, self._logprobs, self._plan(self._train_cost), self._device)
+
+    def _plan(self, cost: Cost) -> Plan:
+        budget_bytes, max_tokens = self._budget_bytes, self._max_tokens
+        return lambda lengths, alike: micro_batches(lengths, cost, budget_bytes, max_tokens, alike)
+
+    def _logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
         return logprobs(
             self._weights,
             self._rope,
@@ -195,29 +183,3 @@ class TorchTrain:
             self._on_layer,
             recompute=self._recompute,
         )
-
-    def _learn(
-        self, batch: Packed, params: RunParams, loss: Chosen, reports: list[Report]
-    ) -> torch.Tensor:
-        before = params.grad.clone()
-        fits = False
-        try:
-            logprobs_M = self._logprobs(batch, params)
-            total, report = loss(logprobs_M, batch.inputs_M, batch.counts)
-            if not bool(torch.isfinite(total)):
-                raise EngineError("the loss is not finite: check advantages and log-probs")
-            total.backward()
-            reports.append(report)
-            fits = True
-        finally:
-            if not fits:
-                params.grad.copy_(before)
-        return logprobs_M.detach()
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or "can't allocate memory" in str(error)
-        or "not enough memory" in str(error)
-    )

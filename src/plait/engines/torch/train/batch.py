@@ -1,7 +1,8 @@
 """Batch: training data checked and turned into tensors.
 
-``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch.
-Tokens after a sequence's last scored position influence nothing that is asked for and are left out.
+``check`` refuses what the model cannot take, naming the datum; ``pack`` makes one micro-batch of
+one or several runs' data. Tokens after a sequence's last scored position influence nothing that is
+asked for and are left out.
 
 Shapes: N packed tokens, B sequences, T the longest of them; S scored positions and the M targets
 that they have: one each, or K where targets are soft.
@@ -43,12 +44,27 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What one run has in a micro-batch."""
+
+    tokens: slice
+    """Its packed tokens."""
+    scored: slice
+    """Its scored positions among the batch's."""
+    counts: tuple[int, ...]
+    """Targets of each of its sequences."""
+    inputs_M: dict[str, torch.Tensor]
+    """Loss inputs of its targets alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """One micro-batch. ``slots_N`` places packed token n into the padded ``(B·T)`` grid; ``None``
     where all sequences are of one length and the grid is the packed order itself.
 
-    Where sequences share a prefix its tokens are packed once, placed in their first sequence, and
-    ``sources_P`` names the packed token of each of the ``P = B·T`` places; else it is ``None``."""
+    Where sequences of a run share a prefix its tokens are packed once, placed in their first
+    sequence, and ``sources_P`` names the packed token of each of the ``P = B·T`` places; else it is
+    ``None``."""
 
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
@@ -60,9 +76,8 @@ class Packed:
     targets_M: torch.Tensor
     of_M: torch.Tensor | None
     """Which of the S positions each target is of, rising; ``None`` where each has one."""
-    counts: tuple[int, ...]
-    """Targets of each sequence; they sum to M."""
-    inputs_M: dict[str, torch.Tensor]
+    stretches: tuple[Stretch, ...]
+    """One per run, in order; together they are the batch."""
 
 
 def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checked]:
@@ -81,11 +96,12 @@ def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checke
     return checked
 
 
-def pack(data: Sequence[Checked], device: torch.device) -> Packed:
-    """One micro-batch of sequences that each have a scored position."""
+def pack(runs: Sequence[Sequence[Checked]], device: torch.device) -> Packed:
+    """One micro-batch of each run's sequences, which have a scored position each."""
+    data = [d for run in runs for d in run]
     lengths = [d.length for d in data]
     longest = max(lengths)
-    tokens, positions, grid, sources = _place(data, longest)
+    tokens, positions, grid, sources, ends = _place(runs, longest)
     shared = len(tokens) < sum(lengths)
     slots = None
     if shared or min(lengths) != longest:
@@ -97,6 +113,21 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
     def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
+    stretches: list[Stretch] = []
+    start = n_scored = 0
+    for run, end in zip(runs, ends, strict=True):
+        here = sum(len(d.scored) for d in run)
+        stretches.append(
+            Stretch(
+                tokens=slice(start, end),
+                scored=slice(n_scored, n_scored + here),
+                counts=tuple(len(d.scored) * d.n_targets for d in run),
+                inputs_M={
+                    name: join([d.inputs[name].reshape(-1) for d in run]) for name in run[0].inputs
+                },
+            )
+        )
+        start, n_scored = end, n_scored + here
     return Packed(
         tokens_N=torch.from_numpy(tokens).to(device),
         positions_N=torch.from_numpy(positions).to(device),
@@ -107,19 +138,18 @@ def pack(data: Sequence[Checked], device: torch.device) -> Packed:
         rows_S=join([sources[i, d.scored] for i, d in enumerate(data)]),
         targets_M=join([d.targets[d.scored].reshape(-1) for d in data]),
         of_M=torch.from_numpy(of).to(device) if len(of) > n_targets.size else None,
-        counts=tuple(len(d.scored) * d.n_targets for d in data),
-        inputs_M={
-            name: join([d.inputs[name].reshape(-1) for d in data]) for name in data[0].inputs
-        },
+        stretches=tuple(stretches),
     )
 
 
 def _place(
-    data: Sequence[Checked], longest: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    runs: Sequence[Sequence[Checked]], longest: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[int]]:
     """Packed tokens, their positions and their places in the grid; the packed token of each place
-    ``(B, T)``, 0 where there is padding, which nothing reads."""
-    sources = np.zeros((len(data), longest), dtype=np.int64)
+    ``(B, T)``, where there is padding, which nothing reads, the run's first one (it may be no
+    number, and must not get into another run's sums); where each run's tokens end."""
+    data = [d for run in runs for d in run]
+    sources = np.empty((len(data), longest), dtype=np.int64)
     tokens: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     grid: list[np.ndarray] = []
@@ -135,13 +165,19 @@ def _place(
         sources[i, start : data[i].length] = n_tokens + np.arange(len(at))
         n_tokens += len(at)
 
-    for family in sorted(families([d.tokens for d in data]), key=lambda f: min(f.members)):
-        first, *others = sorted(family.members)
-        place(first, 0)
-        for i in others:
-            sources[i, : family.shared] = sources[first, : family.shared]
-            place(i, family.shared)
-    return np.concatenate(tokens), np.concatenate(positions), np.concatenate(grid), sources
+    ends: list[int] = []
+    before = 0
+    for run in runs:
+        sources[before : before + len(run)] = n_tokens
+        for family in sorted(families([d.tokens for d in run]), key=lambda f: min(f.members)):
+            first, *others = (before + i for i in sorted(family.members))
+            place(first, 0)
+            for i in others:
+                sources[i, : family.shared] = sources[first, : family.shared]
+                place(i, family.shared)
+        before += len(run)
+        ends.append(n_tokens)
+    return np.concatenate(tokens), np.concatenate(positions), np.concatenate(grid), sources, ends
 
 
 def _check(

@@ -1,10 +1,11 @@
 """Model: the forward pass of training, from a micro-batch to the log-probs of its targets.
 
 The same arithmetic as ``engines.torch.model``, in pieces that bring their own backward pass
-(``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on.
+(``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on. Rows of
+several runs go through the base model together, each run's with its own adapter.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import target_logprobs
-from plait.engines.torch.train.ops import Norm, gated_linear, linear, norm, pausing
+from plait.engines.torch.train.ops import Adapters, Norm, gated_linear, linear, norm, pausing
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.weights import Layer, Weights
 
@@ -23,34 +24,36 @@ def logprobs(
     weights: Weights,
     rope: Rope,
     batch: Packed,
-    params: RunParams | None,
+    params: Sequence[RunParams | None],
     on_layer: Callable[[], None] = lambda: None,
     *,
     recompute: bool = False,
 ) -> torch.Tensor:
-    """Log-probs ``(M,)`` of the targets; the base model's where ``params`` is ``None``.
+    """Log-probs ``(M,)`` of the targets. ``params`` are those of each of the batch's runs; ``None``
+    is the base model.
 
     ``on_layer`` is called between layers, in the backward pass too. ``recompute`` keeps each
     layer's input alone and computes the layer again in the backward pass: the same bits, for the
     time of a second forward pass (Chen et al., arXiv 1604.06174).
     """
     a = weights.arch
-    fused = {} if params is None else params.fused
     attention = Attention(batch, a, rope.at(batch.positions_N))
     x = F.embedding(batch.tokens_N, weights.embed)
 
     def run_layer(x: torch.Tensor, i: int) -> torch.Tensor:
-        layer = weights.layers[i]
+        layer, rows = weights.layers[i], [s.tokens for s in batch.stretches]
         ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
-        qkv = linear(x, layer.qkv, layer.qkv_bias, fused.get((i, "qkv")), before=ln1)
+        qkv = linear(x, layer.qkv, layer.qkv_bias, _at(i, "qkv", rows, params), before=ln1)
         if layer.q_norm is not None:
             qkv = _norm_heads(qkv, layer, weights)
         h = attention(qkv)
         if i == a.n_layers - 1:
             h, x = h.index_select(0, batch.rows_S), x.index_select(0, batch.rows_S)
-        x = linear(h, layer.o, layer.o_bias, fused.get((i, "o")), residual_NO=x)
-        h = linear(x, layer.gate_up, layer.gate_up_bias, fused.get((i, "gate_up")), before=ln2)
-        return gated_linear(h, layer.down, layer.down_bias, fused.get((i, "down")), residual_ND=x)
+            rows = [s.scored for s in batch.stretches]
+        o, gate_up, down = (_at(i, group, rows, params) for group in ("o", "gate_up", "down"))
+        x = linear(h, layer.o, layer.o_bias, o, residual_NO=x)
+        h = linear(x, layer.gate_up, layer.gate_up_bias, gate_up, before=ln2)
+        return gated_linear(h, layer.down, layer.down_bias, down, residual_ND=x)
 
     for i in range(a.n_layers):
         x = pausing(x, on_layer)
@@ -60,6 +63,14 @@ def logprobs(
             x = run_layer(x, i)
     h = norm(x, Norm(weights.norm, a.eps))
     return target_logprobs(h, weights.head, batch.targets_M, batch.of_M)
+
+
+def _at(
+    layer: int, group: str, rows: Sequence[slice], params: Sequence[RunParams | None]
+) -> Adapters:
+    """The adapters of one fused projection."""
+    pairs = zip(rows, params, strict=True)
+    return [(s, p.fused[layer, group]) for s, p in pairs if p and (layer, group) in p.fused]
 
 
 def _norm_heads(qkv_NO: torch.Tensor, layer: Layer, weights: Weights) -> torch.Tensor:

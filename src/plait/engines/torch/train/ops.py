@@ -3,20 +3,26 @@
 All weights but the adapters are frozen, so that each backward pass is written out with what that
 allows: no weight gradients; norms and gated products made again instead of kept; an adapter's
 gradients added where they belong (``Fused.da``, ``Fused.dbts``) without passing through autograd.
-Functions take ``fused.marker`` so that autograd records them even where their input needs no
+Functions take ``Fused.marker`` so that autograd records them even where their input needs no
 gradient.
 
+Rows of several runs share the products with the base weights; each run's adapter meets its own rows
+alone, so neither ranks nor a NaN of one run concern another.
+
 Shapes: N tokens, D hidden, I inputs and O outputs of a fused projection, J inner size of the MLP; K
-adapted layers of rank R in one fused projection.
+adapted layers of rank R in one fused projection, S tokens of one run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from plait.engines.torch.train.params import Fused
+
+Adapters = Sequence[tuple[slice, Fused]]
+"""The adapters of one fused projection, each with the rows that it is for."""
 
 
 class Norm(NamedTuple):
@@ -35,27 +41,31 @@ def linear(
     x_NI: torch.Tensor,
     weight_OI: torch.Tensor,
     bias_O: torch.Tensor | None,
-    fused: Fused | None,
+    adapters: Adapters,
     *,
     before: Norm | None = None,
     residual_NO: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``h W^T + bias + adapters + residual`` where h is ``x``, normed if ``before`` is given."""
-    marker = None if fused is None else fused.marker
-    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, fused, before)
+    marker = _marker(adapters)
+    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before)
 
 
 def gated_linear(
     gate_up_N2J: torch.Tensor,
     weight_DJ: torch.Tensor,
     bias_D: torch.Tensor | None,
-    fused: Fused | None,
+    adapters: Adapters,
     *,
     residual_ND: torch.Tensor,
 ) -> torch.Tensor:
     """``linear`` of ``silu(gate) · up``. Uses up ``gate_up`` in the backward pass."""
-    marker = None if fused is None else fused.marker
-    return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, fused)
+    marker = _marker(adapters)
+    return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters)
+
+
+def _marker(adapters: Adapters) -> torch.Tensor | None:
+    return adapters[0][1].marker if adapters else None
 
 
 def pausing(x_ND: torch.Tensor, on_pass: Callable[[], None]) -> torch.Tensor:
@@ -90,25 +100,25 @@ class _Norm(torch.autograd.Function):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, fused, before):
+    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before):
         h_NI = x_NI if before is None else _normed(x_NI, before)
         y_NO = F.linear(h_NI, weight_OI, bias_O)
-        u_KRN = _add_adapters(h_NI, y_NO, fused)
+        us = _add_adapters(h_NI, y_NO, adapters)
         if residual_NO is not None:
             y_NO.add_(residual_NO)
-        ctx.fused, ctx.before = fused, before
-        keep_x = fused is not None or before is not None
-        ctx.save_for_backward(weight_OI, x_NI if keep_x else None, u_KRN)
+        ctx.adapters, ctx.before = adapters, before
+        keep_x = bool(adapters) or before is not None
+        ctx.save_for_backward(weight_OI, x_NI if keep_x else None, *us)
         return y_NO
 
     @staticmethod
     def backward(ctx, dy_NO):
-        weight_OI, x_NI, u_KRN = ctx.saved_tensors
-        fused, before = ctx.fused, ctx.before
+        weight_OI, x_NI, *us = ctx.saved_tensors
+        adapters, before = ctx.adapters, ctx.before
         dx_NI = dy_NO @ weight_OI if ctx.needs_input_grad[0] else None
-        if fused is not None:
+        if adapters:
             h_NI = x_NI if before is None else _normed(x_NI, before)
-            _outer_gradient(h_NI, _inner_gradient(dy_NO, u_KRN, fused), fused, dx_NI)
+            _add_gradients(h_NI, dy_NO, us, adapters, dx_NI)
         if before is not None and dx_NI is not None:
             dx_NI = _norm_gradient(dx_NI, x_NI, before)
         dresidual_NO = dy_NO if ctx.needs_input_grad[2] else None
@@ -117,25 +127,24 @@ class _Linear(torch.autograd.Function):
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, fused):
+    def forward(ctx, gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters):
         gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
         x_NJ = F.silu(gate_NJ).mul_(up_NJ)
         y_ND = F.linear(x_NJ, weight_DJ, bias_D)
-        u_KRN = _add_adapters(x_NJ, y_ND, fused)
+        us = _add_adapters(x_NJ, y_ND, adapters)
         y_ND.add_(residual_ND)
-        ctx.fused = fused
-        ctx.save_for_backward(gate_up_N2J, weight_DJ, *([] if fused is None else [u_KRN]))
+        ctx.adapters = adapters
+        ctx.save_for_backward(gate_up_N2J, weight_DJ, *us)
         return y_ND
 
     @staticmethod
     def backward(ctx, dy_ND):
-        gate_up_N2J, weight_DJ, *kept = ctx.saved_tensors
+        gate_up_N2J, weight_DJ, *us = ctx.saved_tensors
         gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
         dx_NJ = dy_ND @ weight_DJ
         silu_NJ = F.silu(gate_NJ)
-        if kept:
-            du_KRN = _inner_gradient(dy_ND, kept[0], ctx.fused)
-            _outer_gradient(silu_NJ * up_NJ, du_KRN, ctx.fused, dx_NJ)
+        if ctx.adapters:
+            _add_gradients(silu_NJ * up_NJ, dy_ND, us, ctx.adapters, dx_NJ)
         # In place: nothing reads gate and up again, and this is the widest tensor of the block.
         dsilu_NJ = dx_NJ * up_NJ
         torch.mul(dx_NJ, silu_NJ, out=up_NJ)
@@ -157,34 +166,40 @@ def _norm_gradient(dy_ND, x_ND, by: Norm):
     return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype)
 
 
-# The adapters' products keep the long dimension last (u is R × N, B is R × O): with so few rows the
+# The adapters' products keep the long dimension last (u is R × S, B is R × O): with so few rows the
 # other way round runs at a tenth of the rate.
 
 
-def _add_adapters(x_NI, y_NO, fused: Fused | None):
-    if fused is None:
-        return None
-    u_KRN = (fused.a.to(x_NI.dtype) @ x_NI.T).mul_(fused.scale)
-    for i, bt in enumerate(fused.bts):
-        y_NO[:, fused.columns[i]].addmm_(u_KRN[fused.rows[i]].T, bt.to(x_NI.dtype))
-    return u_KRN
+def _add_adapters(x_NI, y_NO, adapters: Adapters):
+    """Adds what the adapters make of ``x`` to ``y``; ``x A^T`` of each, scaled."""
+    us = []
+    for mine, fused in adapters:
+        x_SI, y_SO = x_NI[mine], y_NO[mine]
+        u_KRS = (fused.a.to(x_SI.dtype) @ x_SI.T).mul_(fused.scale)
+        for i, bt in enumerate(fused.bts):
+            y_SO[:, fused.columns[i]].addmm_(u_KRS[fused.rows[i]].T, bt.to(x_SI.dtype))
+        us.append(u_KRS)
+    return us
 
 
-def _inner_gradient(dy_NO, u_KRN, fused: Fused):
+def _add_gradients(x_NI, dy_NO, us, adapters: Adapters, dx_NI) -> None:
+    """Adds each adapter's gradient to its own, and its share of ``dx`` where that is wanted."""
+    for (mine, fused), u_KRS in zip(adapters, us, strict=True):
+        x_SI = x_NI[mine]
+        du_KRS = _inner_gradient(dy_NO[mine], u_KRS, fused)
+        _accumulate(fused.da, du_KRS, x_SI)
+        if dx_NI is not None:
+            dx_NI[mine].addmm_(du_KRS.T, fused.a.to(x_SI.dtype))
+
+
+def _inner_gradient(dy_SO, u_KRS, fused: Fused):
     """Gradient at ``x A^T``; adds the gradients of the B matrices."""
-    du_KRN = torch.empty_like(u_KRN)
+    du_KRS = torch.empty_like(u_KRS)
     for i, bt in enumerate(fused.bts):
-        dy, rows = dy_NO[:, fused.columns[i]], fused.rows[i]
-        torch.mm(bt.to(dy.dtype), dy.T, out=du_KRN[rows])
-        _accumulate(fused.dbts[i], u_KRN[rows], dy)
-    return du_KRN.mul_(fused.scale)
-
-
-def _outer_gradient(x_NI, du_KRN, fused: Fused, dx_NI) -> None:
-    """Adds the gradient of the A matrices, and the adapters' share of ``dx`` where it is wanted."""
-    _accumulate(fused.da, du_KRN, x_NI)
-    if dx_NI is not None:
-        dx_NI.addmm_(du_KRN.T, fused.a.to(x_NI.dtype))
+        dy, rows = dy_SO[:, fused.columns[i]], fused.rows[i]
+        torch.mm(bt.to(dy.dtype), dy.T, out=du_KRS[rows])
+        _accumulate(fused.dbts[i], u_KRS[rows], dy)
+    return du_KRS.mul_(fused.scale)
 
 
 def _accumulate(grad, left, right) -> None:

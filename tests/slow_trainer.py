@@ -1,0 +1,43 @@
+"""Scripted engines whose trainer takes its time, so that gradients of several runs wait together.
+
+A datum that begins with a poison token does what its name says wherever it is trained.
+"""
+
+import os
+from dataclasses import replace
+
+from plait.engines.factory import EngineConfig, Engines
+from plait.engines.scripted.build import build as build_scripted
+from plait.engines.scripted.train import ScriptedTrain
+
+ENGINE = "slow_trainer:build"
+TOKEN_S = 0.03
+DEADLY, BREAKS_COMPANY = 66, 67
+
+
+class SlowTrain(ScriptedTrain):
+    """Slow; dies of one poison, and of the other raises what names no culprit."""
+
+    def forward_backward(self, run_id, data, loss, config):  # type: ignore[no-untyped-def]
+        _meet(data)
+        return (yield from super().forward_backward(run_id, data, loss, config))
+
+    def forward_backward_many(self, ops):  # type: ignore[no-untyped-def]
+        for op in ops:
+            _meet(op.data)
+        if any(op.data[0].input_tokens[0] == BREAKS_COMPANY for op in ops):
+            raise RuntimeError("something is wrong with one of them")
+        return (yield from super().forward_backward_many(ops))
+
+
+def _meet(data) -> None:  # type: ignore[no-untyped-def]
+    if any(datum.input_tokens[0] == DEADLY for datum in data):
+        os._exit(66)
+
+
+def build(config: EngineConfig) -> Engines:
+    """The scripted engines with ``TOKEN_S`` per trained token."""
+    engines = build_scripted(config)
+    if not config.train:
+        return engines
+    return replace(engines, train=SlowTrain(engines.shape, token_s=TOKEN_S))

@@ -1,0 +1,14 @@
+from plait.profiles.rows import rows
+
+
+def test_a_groups_prompt_counts_once() -> None:
+    prompt = list(range(34))
+    group = [[*prompt, 100 + i, *range(31)] for i in range(4)]
+    assert rows(group) == 34 + 4 * 32
+    assert rows([*group, [7] * 10, [7] * 4]) == 34 + 4 * 32 + 10
+
+
+def test_of_nothing_and_of_one() -> None:
+    assert rows([]) == rows([[]]) == 0
+    assert rows([[1, 2, 3]]) == 3
+    assert rows([(1, 2), [1, 2]]) == 2
