@@ -1,8 +1,9 @@
 """B6: two runs' updates in one pass against one after the other, small batches.
 
 Ranks 8 and 16; for each run one prompt of 34 tokens with a few answers. An update is the gradient
-and its optimizer step. Both ways on one engine, in turn; medians. What a larger batch gives is shown
-beside it: from some size on a pass alone is as fast, and the dispatch policy leaves runs apart.
+and its optimizer step. Both ways on one engine, in turn; medians. What a larger batch gives is
+shown beside it: from some size on a pass alone is as fast, and the dispatch policy leaves runs
+apart.
 """
 
 import time

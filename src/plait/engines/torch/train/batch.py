@@ -4,8 +4,8 @@
 one or several runs' data. Tokens after a sequence's last scored position influence nothing that is
 asked for and are left out.
 
-Shapes: N packed tokens, B sequences, T the longest of them; S scored positions and the M targets
-that they have: one each, or K where targets are soft.
+Shapes: N packed tokens, B sequences, T the longest of them; R rows of C queries (``rows``); S
+scored positions and the M targets that they have: one each, or K where targets are soft.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.prefix import families
+from plait.engines.torch.train.rows import Row, query_rows, whole_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +60,25 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """One micro-batch. ``slots_N`` places packed token n into the padded ``(B·T)`` grid; ``None``
-    where all sequences are of one length and the grid is the packed order itself.
+    """One micro-batch. Attention reads keys from a padded ``(R, T)`` grid and queries from an
+    ``(R, C)`` one: a sequence is a row of both, unless sequences of a run share a prefix.
 
-    Where sequences of a run share a prefix its tokens are packed once, placed in their first
-    sequence, and ``sources_P`` names the packed token of each of the ``P = B·T`` places; else it is
-    ``None``."""
+    Then the prefix is packed once, in its first sequence; ``rows`` cuts each sequence's own queries
+    into rows; ``sources_P`` names the packed token of each of the ``P = R·T`` places of keys, and
+    ``queries_Q`` that of each of the ``Q = R·C`` places of queries. Else the two are ``None``."""
 
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
     slots_N: torch.Tensor | None
+    """The place of each packed token among the queries; ``None`` where nothing is padded and the
+    grid is the packed order itself."""
     sources_P: torch.Tensor | None
-    n_seqs: int
+    queries_Q: torch.Tensor | None
+    places_RC: torch.Tensor | None
+    """Each query's position in its sequence, 0 where there is padding."""
+    n_rows: int
     longest: int
+    width: int
     rows_S: torch.Tensor
     targets_M: torch.Tensor
     of_M: torch.Tensor | None
@@ -101,11 +108,13 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device) -> Packed:
     data = [d for run in runs for d in run]
     lengths = [d.length for d in data]
     longest = max(lengths)
-    tokens, positions, grid, sources, ends = _place(runs, longest)
+    tokens, positions, own, sources, ends = _place(runs, longest)
     shared = len(tokens) < sum(lengths)
-    slots = None
-    if shared or min(lengths) != longest:
-        slots = torch.from_numpy(grid).to(device)
+    rows, width = query_rows(own) if shared else whole_rows(lengths)
+    grid = _queries(rows, width, sources)
+
+    def give(array: np.ndarray, wanted: bool = True) -> torch.Tensor | None:
+        return torch.from_numpy(array).to(device) if wanted else None
 
     n_targets = np.concatenate([np.full(len(d.scored), d.n_targets) for d in data])
     of = np.repeat(np.arange(n_targets.size), n_targets)
@@ -129,30 +138,34 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device) -> Packed:
         )
         start, n_scored = end, n_scored + here
     return Packed(
-        tokens_N=torch.from_numpy(tokens).to(device),
-        positions_N=torch.from_numpy(positions).to(device),
-        slots_N=slots,
-        sources_P=torch.from_numpy(sources.reshape(-1)).to(device) if shared else None,
-        n_seqs=len(data),
+        tokens_N=give(tokens),
+        positions_N=give(positions),
+        slots_N=give(grid.slots_N, shared or min(lengths) != longest),
+        sources_P=give(sources[grid.sequence_R].reshape(-1), shared),
+        queries_Q=give(grid.tokens_RC.reshape(-1), shared),
+        places_RC=give(grid.places_RC, shared),
+        n_rows=len(grid.sequence_R),
         longest=longest,
+        width=grid.tokens_RC.shape[1],
         rows_S=join([sources[i, d.scored] for i, d in enumerate(data)]),
         targets_M=join([d.targets[d.scored].reshape(-1) for d in data]),
-        of_M=torch.from_numpy(of).to(device) if len(of) > n_targets.size else None,
+        of_M=give(of, len(of) > n_targets.size),
         stretches=tuple(stretches),
     )
 
 
 def _place(
     runs: Sequence[Sequence[Checked]], longest: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """Packed tokens, their positions and their places in the grid; the packed token of each place
-    ``(B, T)``, where there is padding, which nothing reads, the run's first one (it may be no
-    number, and must not get into another run's sums); where each run's tokens end."""
+) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]], np.ndarray, list[int]]:
+    """Packed tokens and their positions; the positions ``start:end`` that each sequence has of its
+    own; the packed token of each position ``(B, T)``, where there is padding, which nothing reads,
+    the run's first one (it may be no number, and must not get into another run's sums); where each
+    run's tokens end."""
     data = [d for run in runs for d in run]
     sources = np.empty((len(data), longest), dtype=np.int64)
     tokens: list[np.ndarray] = []
     positions: list[np.ndarray] = []
-    grid: list[np.ndarray] = []
+    own = [(0, 0)] * len(data)
     n_tokens = 0
 
     def place(i: int, start: int) -> None:
@@ -161,7 +174,7 @@ def _place(
         at = np.arange(start, data[i].length)
         tokens.append(data[i].tokens[start:])
         positions.append(at)
-        grid.append(i * longest + at)
+        own[i] = (start, data[i].length)
         sources[i, start : data[i].length] = n_tokens + np.arange(len(at))
         n_tokens += len(at)
 
@@ -177,7 +190,31 @@ def _place(
                 place(i, family.shared)
         before += len(run)
         ends.append(n_tokens)
-    return np.concatenate(tokens), np.concatenate(positions), np.concatenate(grid), sources, ends
+    return np.concatenate(tokens), np.concatenate(positions), own, sources, ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Queries:
+    """The grid of queries: whose keys a row reads, its packed tokens and their positions, and where
+    each packed token is."""
+
+    sequence_R: np.ndarray
+    tokens_RC: np.ndarray
+    places_RC: np.ndarray
+    slots_N: np.ndarray
+
+
+def _queries(rows: Sequence[Row], width: int, sources_BT: np.ndarray) -> _Queries:
+    sequence_R = np.array([r.sequence for r in rows])
+    places_RC = np.zeros((len(rows), width), dtype=np.int64)
+    is_own_RC = np.zeros((len(rows), width), dtype=bool)
+    for i, r in enumerate(rows):
+        places_RC[i, : r.end - r.start] = np.arange(r.start, r.end)
+        is_own_RC[i, : r.end - r.start] = True
+    tokens_RC = sources_BT[sequence_R[:, None], places_RC]
+    slots_N = np.empty(int(is_own_RC.sum()), dtype=np.int64)
+    slots_N[tokens_RC[is_own_RC]] = np.flatnonzero(is_own_RC)
+    return _Queries(sequence_R, tokens_RC, places_RC, slots_N)
 
 
 def _check(

@@ -19,6 +19,11 @@ class Row:
     end: int
 
 
+def whole_rows(lengths: Sequence[int]) -> tuple[list[Row], int]:
+    """Every sequence a row, and the width of the longest: where nothing is shared."""
+    return [Row(i, 0, n) for i, n in enumerate(lengths)], max(lengths)
+
+
 def query_rows(own: Sequence[tuple[int, int]]) -> tuple[list[Row], int]:
     """Rows for the positions ``start:end`` that each sequence has of its own, and their width: the
     one that leaves the fewest places, padding included."""
