@@ -1,14 +1,13 @@
 """``plait plan``: an estimate before anything runs."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
 
-from plait.cli.console import show
+from plait.cli.console import show, show_json
 from plait.cli.prepare import one_model, open_sources
 from plait.cluster.local import worker_env
 from plait.jobs.load import load_jobs
@@ -36,7 +35,7 @@ def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: 
 
     plan = asyncio.run(estimate())
     if as_json:
-        print(json.dumps({**asdict(plan), "speedup": plan.speedup, "pays": plan.pays}))
+        show_json({**asdict(plan), "speedup": plan.speedup, "pays": plan.pays})
     else:
         _print(plan)
     return 0

@@ -1,7 +1,6 @@
 """``plait run``: load, check, launch, watch, and say how it went."""
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -9,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from plait.cli.console import show_json
 from plait.cli.prepare import one_model, open_sources
 from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
@@ -183,7 +183,7 @@ def conclude(
     cut_short = [name for name in names if name not in outcomes]
     if as_json:
         rows = {n: {"stage": o.stage.value, "reason": o.reason} for n, o in outcomes.items()}
-        print(json.dumps({"directory": str(directory), "jobs": rows, "interrupted": cut_short}))
+        show_json({"directory": str(directory), "jobs": rows, "interrupted": cut_short})
     else:
         for name, outcome in outcomes.items():
             print(f"{name}: {outcome.stage.value}: {outcome.reason}")

@@ -1,7 +1,8 @@
 """Registry: the ways of sharing a machine by name, as ``plait run --policy NAME`` selects them.
 
-``plait`` is the default (``marlaas`` in older launches, after the paper that it follows); the others
-are its published baselines and ablations behind the same interface. An unknown name or option is refused with the nearest known one.
+``plait`` is the default (``marlaas`` in older launches, after the paper that it follows); the
+others are its published baselines and ablations behind the same interface. An unknown name or
+option is refused with the nearest known one.
 """
 
 from collections.abc import Callable, Iterable
