@@ -96,8 +96,8 @@ def _print(result: dict[str, object]) -> None:
         )
     show(table)
     print(
-        f"shared: {_told(result['aggregate'])}× the steps per hour of one job after the other "
-        f"(worst stretch {_told(result['worst_stretch'])}); "
+        f"shared: {_told(result['aggregate'])}× the steps per hour (medians) of one job after "
+        f"another (worst stretch {_told(result['worst_stretch'])}); "
         f"same work in {result['shared_s']:.0f} s instead of {result['sequential_s']:.0f} s"
     )
 
