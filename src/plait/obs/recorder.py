@@ -2,8 +2,8 @@
 
 Every line is on its file when the call returns. The recorder keeps one clock: ``now`` on the
 runtime's clock goes in, ``t`` seconds of running time comes out; a resumed launch goes on where
-its files end, so that the time in between is in no figure. The account is not the truth (``store`` is):
-rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` before a job
+its files end, so that the time in between is in no figure. The account is not the truth (``store``
+is): rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` before a job
 resumes.
 """
 

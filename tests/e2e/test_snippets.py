@@ -1,0 +1,42 @@
+"""The Python programs in the documents run as they stand, and again in the same directory."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+
+def programs(document: Path) -> list[str]:
+    """Whole programs: what a reader may copy into a file."""
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL)
+    return [block for block in blocks if "asyncio.run(" in block]
+
+
+def run(program: str, directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_programs_of_the_documents(tmp_path: Path) -> None:
+    """All in one directory, as somebody who tries them would."""
+    (hello,) = programs(ROOT / "README.md")
+    (by_hand,) = programs(ROOT / "docs" / "guide" / "python.md")
+    assert run(hello, tmp_path).count(";") >= 1, "what was sampled"
+    for version in (1, 2):
+        assert run(by_hand, tmp_path) == f"kept: {tmp_path}/kept/by-hand-{version}\n"
+    run(hello, tmp_path)
