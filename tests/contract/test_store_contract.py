@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import RunEnded, StoreError
-from plait.core.ids import LOCAL_TENANT, RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.store.rows import MutationStatus, RunStatus
 from plait.store.store import Store
 from plait.store.usage import Used
@@ -66,6 +66,8 @@ def test_create_twice_answers_the_original_and_refuses_a_different_spec(store: S
     assert again.created_at == 1.0
     with pytest.raises(StoreError, match="another id"):
         store.runs.create(RUN, tenant_id=LOCAL_TENANT, name=RUN, spec={"rank": 9}, now=9.0)
+    with pytest.raises(StoreError, match="another owner"):
+        store.runs.create(RUN, tenant_id=TenantId("other"), name=RUN, spec={"rank": 8}, now=9.0)
 
 
 def test_status_and_reason_are_kept(store: Store) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 from launches import worker_pids
 
-PLAIT = (sys.executable, "-c", "from plait.cli.main import app; app()")
+PLAIT = (sys.executable, "-c", "from plait.cli.entry import main; main()")
 START_S = 120.0
 """How long a step may be waited for: the machine may be busy with other things."""
 GONE_S = 10.0

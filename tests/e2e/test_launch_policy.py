@@ -13,10 +13,10 @@ pytestmark = pytest.mark.e2e
 
 async def test_a_policy_can_be_made_again_from_the_files(byte_model: Path, tmp_path: Path) -> None:
     options = {"max_active": 1, "dispatch": "fifo"}
-    async with launch(tmp_path, byte_model, policy=make("plait", **options)) as running:
+    async with launch(tmp_path, byte_model, policy=make("marlaas", **options)) as running:
         running.add_job(job("a", byte_model, steps=1), EvenSource())
         await running.wait_all()
-    assert (info(tmp_path)["policy"], info(tmp_path)["policy_options"]) == ("marlaas", options)
+    assert (info(tmp_path)["policy"], info(tmp_path)["policy_options"]) == ("plait", options)
     decisions = list(read_jsonl(tmp_path / "decisions.jsonl"))
     assert decisions
     assert all(row["options"] == options for row in decisions)

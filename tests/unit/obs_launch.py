@@ -13,7 +13,7 @@ CORES = 2
 PEAK_FLOPS = 1e11
 
 
-def info(policy: str = "marlaas") -> LaunchInfo:
+def info(policy: str = "plait") -> LaunchInfo:
     return LaunchInfo(
         policy=policy,
         model="smollm2-135m",

@@ -111,6 +111,12 @@ def test_reward_function_that_is_not_there(told: Told) -> None:
     assert "no module no_such_module: put no_such_module.py beside the job file" in line
 
 
+def test_environment_without_any_reward(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4)
+    line = told(environment={"name": "dataset", "file": "q.jsonl"})
+    assert line == "error: job bad: environment dataset gives no reward: add `rewards:`"
+
+
 def test_controller_that_is_not_there(told: Told) -> None:
     assert "controller long_env:Nobody" in told(controller="long_env:Nobody")
 

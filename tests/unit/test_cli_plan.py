@@ -1,6 +1,7 @@
 """plait.cli.plan: plans what plait run would run, refuses what that would, and tidies up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import yaml
 
 from plait.cli import main
+from plait.cli.plan import conclusions
+from plait.jobs.plan import JobPlan, Plan
 
 ENVIRONMENT = """
 log = []
@@ -56,7 +59,7 @@ def test_observations_count_and_everything_is_closed(
     import counted_env  # type: ignore[import-not-found]
 
     assert counted_env.log.count("source") == 2
-    assert counted_env.log.count("env") == 2 * 4, "those that were looked at"
+    assert counted_env.log.count("env") == 2 * (1 + 4), "those that were looked at"
 
 
 def test_several_models_are_refused_as_by_run(
@@ -71,3 +74,63 @@ def test_a_job_without_room_is_refused_as_by_run(
 ) -> None:
     said = plan(capsys, tmp_path, {**counted("a"), "limits": {"max_tokens": 500}})
     assert said.startswith("error: job a: the prompt of problem 0 has 20 tokens")
+
+
+def test_a_reward_that_cannot_be_loaded_is_refused_as_by_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = plan(capsys, tmp_path, {**counted("a"), "rewards": [{"function": "nowhere:f"}]})
+    assert said.startswith("error: job a: reward nowhere:f cannot be loaded")
+
+
+def test_turns_that_cannot_end_before_their_limit_are_that_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {**counted("b"), "sampling": {"ignore_eos": True}}
+    may_end, runs_on = plan(capsys, tmp_path, counted("a"), whole)["jobs"]
+    assert runs_on["tokens"] == pytest.approx(may_end["tokens"] / 0.6)
+
+
+JOB = JobPlan(
+    name="a",
+    kv_blocks=60,
+    adapter_bytes=0,
+    steps=10,
+    prompt_tokens=8,
+    work_s=6.0,
+    step_s=18.0,
+    tokens=100.0,
+    trained_tokens=100.0,
+    samples=8,
+)
+PLAN = Plan(
+    jobs=(JOB, replace(JOB, name="b")),
+    kv_budget_blocks=100,
+    block_bytes=1,
+    sequential_s=360.0,
+    shared_s=240.0,
+)
+
+
+def test_what_a_plan_comes_to() -> None:
+    cache, time, assumed = conclusions(PLAN)
+    assert cache == "cache: 120 of 100 blocks at worst: runs will take turns"
+    assert time == "one after the other 6.0 min, shared about 4.0 min (1.5×): sharing pays"
+    assert "60% of limits.max_tokens" in assumed
+    assert "evaluations and the start of the workers are not included" in assumed
+    assert conclusions(replace(PLAN, kv_budget_blocks=120))[0].endswith("all fit at once")
+    assert conclusions(replace(PLAN, shared_s=360.0))[1].endswith("run them one by one")
+
+
+def test_a_job_too_large_for_the_whole_cache_is_told_what_to_lower() -> None:
+    cache, hint, *_ = conclusions(replace(PLAN, jobs=(JOB, replace(JOB, name="b", kv_blocks=101))))
+    assert cache.endswith("not enough for b alone, which will queue and be slow")
+    assert hint.startswith("  lower limits.max_tokens,")
+    assert hint.endswith("or raise --kv-blocks")
+
+
+def test_one_job_is_not_advised_to_run_one_by_one() -> None:
+    one = replace(PLAN, jobs=(JOB,), sequential_s=192.0, shared_s=192.0)
+    cache, time, _ = conclusions(one)
+    assert cache.endswith(": it fits")
+    assert time == "one job: 3.2 min"

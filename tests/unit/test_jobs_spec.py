@@ -44,6 +44,13 @@ def test_evaluation_draws_at_its_own_temperature_and_cuts_nothing_off() -> None:
     assert (params.temperature, params.top_k, params.top_p) == (0.25, 0, 1.0)
 
 
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_evaluated_answers_are_as_long_as_those_of_training(ignore_eos: bool) -> None:
+    spec = job(sampling={"ignore_eos": ignore_eos, "stop": ["x"]})
+    for params in (spec.sampling_params(3), spec.evaluation_params(3)):
+        assert (params.ignore_eos, params.stop) == (ignore_eos, ("x",))
+
+
 def test_rate_follows_warm_up_and_schedule() -> None:
     spec = job(optimizer={"learning_rate": 1.0, "warmup_steps": 2, "schedule": "linear"})
     assert spec.adam(1).learning_rate == pytest.approx(0.5)

@@ -32,7 +32,7 @@ WORKER = WorkerLine(
 
 
 def snapshot(t: float, *jobs: JobLine) -> Snapshot:
-    return Snapshot(t=t, policy="marlaas", model="tiny", jobs=jobs, workers=(WORKER,))
+    return Snapshot(t=t, policy="plait", model="tiny", jobs=jobs, workers=(WORKER,))
 
 
 def lines(*snapshots: Snapshot) -> list[str]:
@@ -55,7 +55,7 @@ def test_the_table_tells_all_of_a_job_and_a_worker() -> None:
     with console.capture() as capture:
         console.print(render(snapshot(3725.0, JOB, waiting, failed)))
     shown = capture.get()
-    assert "marlaas · tiny · 1:02:05" in shown
+    assert "plait · tiny · 1:02:05" in shown
     (line,) = [text for text in shown.splitlines() if text.startswith("arithmetic ")]
     assert line.split() == [
         "arithmetic",

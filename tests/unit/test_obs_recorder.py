@@ -89,7 +89,7 @@ def test_a_decision_keeps_all_that_the_policy_was_told(tmp_path: Path) -> None:
     )
     recorder.decision(
         "admission",
-        policy="marlaas",
+        policy="plait",
         view=AdmissionView(budget_blocks=2, runs=(run,)),
         state={"credit": {"local": 1.5}},
         plan=AdmissionPlan(waits=(Wait(run_id=RunId("r"), reason="kv_budget"),)),
@@ -97,7 +97,7 @@ def test_a_decision_keeps_all_that_the_policy_was_told(tmp_path: Path) -> None:
     )
     recorder.close()
     (row,) = read_jsonl(tmp_path / "decisions.jsonl")
-    assert (row["t"], row["now"], row["policy"], row["kind"]) == (2.0, 52.0, "marlaas", "admission")
+    assert (row["t"], row["now"], row["policy"], row["kind"]) == (2.0, 52.0, "plait", "admission")
     assert row["view"]["runs"][0]["stage"] == "wait_rollout"
     assert RunView(**row["view"]["runs"][0]) == run
     assert row["options"] == {"max_active": 2}

@@ -14,7 +14,7 @@ from plait.obs.jsonl import dumps
 from plait.obs.launch import read_launch
 from plait.obs.palette import PALETTE, job_colours
 from plait.obs.recorder import Recorder
-from plait.obs.report import _reward, make_report, to_json, to_text
+from plait.obs.report import _lost, _reward, make_report, to_json, to_text
 from plait.obs.timeline import occupancy, spread
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -34,13 +34,24 @@ def text(launch_dir: Path, **options: object) -> str:
 
 def test_the_table_tells_the_figures(launch_dir: Path) -> None:
     shown = text(launch_dir, alone={"a": 3.2, "b": 2.5})
-    assert "1.43× over one after another (worst stretch 1.60)" in shown
+    assert (
+        "1.43× the steps per hour (medians) of one job after another (worst stretch 1.60)" in shown
+    )
     (a,) = [line for line in shown.splitlines() if line.startswith("a ")]
     for figure in ("finished", "4.0 s", "1.25", "900", "0.250 → 0.750", "held-out"):
         assert figure in a
     (b,) = [line for line in shown.splitlines() if line.startswith("b  ")]
     assert "trainer_busy 3.0 s" in b
     assert "b failed: the loss is not finite: lower the learning rate" in shown
+
+
+def test_what_was_not_learned_from_is_told(launch_dir: Path) -> None:
+    assert "b: 3 reward errors, 3 of 6 groups skipped, 3 updates in 3 steps" in text(launch_dir)
+    job = make_report(launch_dir).stats.jobs[0]
+    lost = replace(job, reward_errors=0, groups=1, groups_skipped=1, updates=1, steps=1)
+    assert _lost(lost) == "1 of 1 group skipped, 1 update in 1 step"
+    assert _lost(replace(lost, reward_errors=1, groups_skipped=0)).startswith("1 reward error, ")
+    assert _lost(replace(lost, groups_skipped=0)) == "", "all was learned from"
 
 
 def test_a_reward_without_a_first_one_is_told_alone(launch_dir: Path) -> None:

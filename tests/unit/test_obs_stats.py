@@ -1,16 +1,32 @@
 """Every figure of a launch whose figures are known."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from obs_launch import two_job_launch
+from obs_launch import info, two_job_launch
 
 from plait.core.ids import RunId
 from plait.obs.launch import JobLog, read_launch
 from plait.obs.recorder import Recorder
+from plait.obs.records import StepMetrics
 from plait.obs.stats import LaunchStats, _rewards, covered_s, launch_stats, tpts_by_job
+
+STEP = StepMetrics(
+    step=1,
+    version=1,
+    reward_mean=0.5,
+    reward_n=8,
+    reward_errors=0,
+    groups=2,
+    groups_skipped=0,
+    tokens_sampled=10,
+    loss=None,
+    grad_norm=None,
+    lr=1e-3,
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +57,17 @@ def test_no_aggregate_without_every_stretch(tmp_path: Path) -> None:
     assert partly.worst_stretch == 1.25
     assert launch_stats(launch).worst_stretch is None
     assert tpts_by_job(launch) == {"a": 4.0, "b": 4.0}
+
+
+def test_a_step_without_a_signal_is_no_update(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "l", origin_s=0.0)
+    recorder.launch(info())
+    job = recorder.added("a", RunId("r"), now=0.0)
+    for step, version in enumerate((0, 1, 1, 2), start=1):
+        job.metrics(replace(STEP, step=step, version=version), now=float(step))
+    recorder.close()
+    found = launch_stats(read_launch(tmp_path / "l")).jobs[0]
+    assert (found.steps, found.updates, found.groups) == (4, 2, 8)
 
 
 def test_a_single_step_counts_from_joining(tmp_path: Path) -> None:

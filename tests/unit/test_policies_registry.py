@@ -22,11 +22,12 @@ def test_every_known_policy_can_be_made() -> None:
     )
     for name in known():
         sharing = make(name)
-        assert sharing.name == ("marlaas" if name == "plait" else name)
+        assert sharing.name == ("plait" if name == "marlaas" else name)
 
 
-def test_the_default_is_marlaas() -> None:
+def test_the_default_has_one_name_whatever_it_is_called_by() -> None:
     assert make() == make("marlaas") == make("plait")
+    assert make("marlaas", max_active=1).name == "plait"
     assert make().admission == KvAdmission()
     assert make().dispatch == FairDispatch()
 
@@ -49,6 +50,7 @@ def test_options_reach_the_policies() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "hint"),
     [
+        ("plat", {}, "did you mean 'plait'"),
         ("marlas", {}, "did you mean 'marlaas'"),
         ("xyzzy", {}, "choose from"),
         ("marlaas", {"max_activ": 1}, "did you mean 'max_active'"),

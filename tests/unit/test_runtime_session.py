@@ -96,6 +96,21 @@ async def test_the_seven_operations_and_a_second_life(tmp_path: Path, byte_model
         assert (await draw(again)).samples[0].tokens == before.samples[0].tokens
 
 
+async def test_a_run_of_other_settings_is_refused_by_what_differs(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await s.create_run("one", lora=LoraSpec(rank=4))
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(StoreError) as found:
+            await s.create_run("one", lora=LoraSpec(rank=4, alpha=32.0, seed=1))
+        assert str(found.value) == (
+            "run one exists with other settings, lora.alpha 16.0 (not 32.0), lora.seed 0 (not 1): "
+            "ask for the same, or use another id"
+        )
+        assert (await s.create_run("one", lora=LoraSpec(rank=4))).version == 0
+
+
 async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -1,10 +1,13 @@
-"""Console: tables as wide as they need to be where no terminal says how wide that is.
+"""Console: what verbs print, for people and for programs.
 
-A pipe or a file has no width; rich would assume 80 columns and cut headings to a letter.
+A pipe or a file has no width; rich would assume 80 columns and cut headings to a letter. So tables
+are as wide as they need to be where no terminal says how wide that is.
 """
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
+
+from plait.obs.jsonl import dumps
 
 UNBOUNDED = 10_000
 """Columns that no table needs."""
@@ -18,3 +21,8 @@ def show(renderable: RenderableType) -> None:
         needed = Measurement.get(console, options, renderable).maximum
         console = Console(width=max(console.width, needed))
     console.print(renderable)
+
+
+def show_json(value: object) -> None:
+    """Print for programs: one line of JSON, null where a number is not finite."""
+    print(dumps(value))

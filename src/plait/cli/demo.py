@@ -1,14 +1,13 @@
 """``plait demo``: the same three jobs shared and one after the other, and what sharing gained."""
 
 import asyncio
-import json
 import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
 from rich.table import Table
 
-from plait.cli.console import show
+from plait.cli.console import show, show_json
 from plait.cli.run import check_new, conclude, drive
 from plait.core.runs import Stage
 from plait.jobs.load import load_jobs
@@ -39,7 +38,7 @@ def demo_command(directory: Path | None, *, cores: int, as_json: bool) -> int:
             return conclude(outcomes, names, root / policy, as_json=as_json)
     result = compare(root / "plait", root / "sequential")
     if as_json:
-        print(json.dumps(result))
+        show_json(result)
     else:
         _print(result)
         make_report(
@@ -97,8 +96,8 @@ def _print(result: dict[str, object]) -> None:
         )
     show(table)
     print(
-        f"shared: {_told(result['aggregate'])}× the steps per hour of one job after the other "
-        f"(worst stretch {_told(result['worst_stretch'])}); "
+        f"shared: {_told(result['aggregate'])}× the steps per hour (medians) of one job after "
+        f"another (worst stretch {_told(result['worst_stretch'])}); "
         f"same work in {result['shared_s']:.0f} s instead of {result['sequential_s']:.0f} s"
     )
 

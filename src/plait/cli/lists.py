@@ -1,11 +1,10 @@
 """``plait models`` and ``plait envs``."""
 
-import json
 from dataclasses import asdict
 
 from rich.table import Table
 
-from plait.cli.console import show
+from plait.cli.console import show, show_json
 from plait.envs import registry as environments
 from plait.models import registry as base_models
 
@@ -14,7 +13,7 @@ def models_command(*, as_json: bool) -> int:
     """List base models."""
     entries = base_models.known()
     if as_json:
-        print(json.dumps([asdict(e) for e in entries], default=str))
+        show_json([{**asdict(e), "path": e.path and str(e.path)} for e in entries])
         return 0
     table = Table("name", "kind", "available", "description")
     for entry in entries:
@@ -29,7 +28,7 @@ def envs_command(*, as_json: bool) -> int:
     entries = environments.known()
     if as_json:
         rows = [{"name": n, "description": d, "keys": list(k)} for n, d, k in entries]
-        print(json.dumps(rows))
+        show_json(rows)
         return 0
     table = Table("name", "description", "keys")
     for name, description, keys in entries:

@@ -4,13 +4,15 @@ Exit codes: 0 all well, 1 a job failed, 2 the request was wrong, 130 interrupted
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from plait.cli.entry import INTERRUPTED
 from plait.core.errors import PlaitError
 
 app = typer.Typer(
@@ -72,10 +74,10 @@ def run(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Train the jobs of one or many files, all at once."""
-    from plait.cli.run import run_command
+    with _told(again=f"plait run --resume {resume}" if resume else ""):
+        from plait.cli.run import run_command
 
-    _exit(
-        lambda: run_command(
+        code = run_command(
             files or [],
             policy=policy,
             directory=directory,
@@ -89,9 +91,8 @@ def run(
             recompute=recompute,
             options=option or [],
             as_json=format is Format.JSON,
-        ),
-        again=f"plait run --resume {resume}" if resume else "",
-    )
+        )
+        raise SystemExit(code)
 
 
 @app.command()
@@ -103,9 +104,10 @@ def demo(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Three jobs on the built-in tiny model: shared, then one after the other."""
-    from plait.cli.demo import demo_command
+    with _told():
+        from plait.cli.demo import demo_command
 
-    _exit(lambda: demo_command(directory, cores=cores, as_json=format is Format.JSON))
+        raise SystemExit(demo_command(directory, cores=cores, as_json=format is Format.JSON))
 
 
 @app.command()
@@ -116,11 +118,11 @@ def plan(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
-    from plait.cli.plan import plan_command
+    with _told():
+        from plait.cli.plan import plan_command
 
-    _exit(
-        lambda: plan_command(files, cores=cores, kv_blocks=kv_blocks, as_json=format is Format.JSON)
-    )
+        as_json = format is Format.JSON
+        raise SystemExit(plan_command(files, cores=cores, kv_blocks=kv_blocks, as_json=as_json))
 
 
 @app.command()
@@ -132,36 +134,39 @@ def report(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Figures of a launch as a table, and a picture of its timeline."""
-    from plait.cli.report import report_command
+    with _told():
+        from plait.cli.report import report_command
 
-    _exit(lambda: report_command(directory, alone=alone, as_json=format is Format.JSON))
+        raise SystemExit(report_command(directory, alone=alone, as_json=format is Format.JSON))
 
 
 @app.command()
 def models(format: FormatOption = Format.TABLE) -> None:
     """Base models that can be named."""
-    from plait.cli.lists import models_command
+    with _told():
+        from plait.cli.lists import models_command
 
-    _exit(lambda: models_command(as_json=format is Format.JSON))
+        raise SystemExit(models_command(as_json=format is Format.JSON))
 
 
 @app.command()
 def envs(format: FormatOption = Format.TABLE) -> None:
     """Environments that can be named, with their keys."""
-    from plait.cli.lists import envs_command
+    with _told():
+        from plait.cli.lists import envs_command
 
-    _exit(lambda: envs_command(as_json=format is Format.JSON))
+        raise SystemExit(envs_command(as_json=format is Format.JSON))
 
 
-def _exit(command: Callable[[], int], *, again: str = "") -> NoReturn:
-    """Run a verb; a PlaitError is one line on standard error, and so is a Ctrl-C that comes before
-    the verb has anything of its own to say (``again``: how to go on)."""
+@contextmanager
+def _told(*, again: str = "") -> Iterator[None]:
+    """Run a verb, its imports included: a PlaitError is one line on standard error, and so is a
+    Ctrl-C that comes where the verb has nothing of its own to say (``again``: how to go on)."""
     try:
-        code = command()
+        yield
     except PlaitError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = 2 if error.http_status < 500 else 1
+        raise SystemExit(2 if error.http_status < 500 else 1) from None
     except KeyboardInterrupt:
         print(f"interrupted: go on with  {again}" if again else "interrupted", file=sys.stderr)
-        code = 130
-    raise SystemExit(code)
+        raise SystemExit(INTERRUPTED) from None

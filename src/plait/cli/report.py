@@ -1,9 +1,8 @@
 """``plait report``: a launch's figures and its picture."""
 
-import json
 from pathlib import Path
 
-from plait.cli.console import show
+from plait.cli.console import show, show_json
 from plait.obs.layout import LaunchLayout
 from plait.obs.report import make_report, to_json, to_text
 
@@ -13,7 +12,7 @@ def report_command(directory: Path, *, alone: Path | None, as_json: bool) -> int
     picture = LaunchLayout(directory).report
     report = make_report(directory, alone=alone, picture=picture)
     if as_json:
-        print(json.dumps(to_json(report)))
+        show_json(to_json(report))
     else:
         show(to_text(report))
     return 0

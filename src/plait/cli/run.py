@@ -1,7 +1,6 @@
 """``plait run``: load, check, launch, watch, and say how it went."""
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -9,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from plait.cli.console import show_json
+from plait.cli.entry import INTERRUPTED
 from plait.cli.prepare import one_model, open_sources
 from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
@@ -26,8 +27,6 @@ from plait.policies.protocol import Sharing
 from plait.policies.registry import DEFAULT
 from plait.policies.registry import make as make_policy
 from plait.runtime.settings import Settings
-
-INTERRUPTED = 130
 
 
 def run_command(
@@ -85,8 +84,9 @@ def run_command(
             drive(specs, target, policy=sharing, settings=settings, quiet=as_json)
         )
     except KeyboardInterrupt:  # a second Ctrl-C: what is committed is as safe as after a crash
-        if (target / "launch.json").exists():
-            _say_how_to_resume(target)
+        if not (target / "launch.json").exists():
+            raise  # nothing was begun
+        _say_how_to_resume(target)
         return INTERRUPTED
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
@@ -131,6 +131,8 @@ async def drive(
     tokenizer = Tokenizer(model_dir)
     async with open_sources(specs, tokenizer) as sources:
         await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
+        if not quiet:
+            print(f"launch directory: {directory}\nstarting workers", flush=True)
         launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)
         with _stopping() as stop:
             async with launch:
@@ -183,7 +185,7 @@ def conclude(
     cut_short = [name for name in names if name not in outcomes]
     if as_json:
         rows = {n: {"stage": o.stage.value, "reason": o.reason} for n, o in outcomes.items()}
-        print(json.dumps({"directory": str(directory), "jobs": rows, "interrupted": cut_short}))
+        show_json({"directory": str(directory), "jobs": rows, "interrupted": cut_short})
     else:
         for name, outcome in outcomes.items():
             print(f"{name}: {outcome.stage.value}: {outcome.reason}")

@@ -9,6 +9,7 @@ from plait.core.runs import Stage
 from plait.jobs.launch import Launch
 from plait.obs.live import make_view
 from plait.obs.snapshot import JobLine, Snapshot, WorkerLine
+from plait.obs.standing import read_standing
 
 REFRESH_S = 0.5
 """Often enough to look alive, rarely enough to cost nothing."""
@@ -41,20 +42,10 @@ def snapshot(launch: Launch) -> Snapshot:
 
 def _job(launch: Launch, name: str) -> JobLine:
     spec = launch.specs[name]
-    if not launch.session.has_run(name):
-        outcome = launch.outcomes().get(name)
-        stage = outcome.stage.value if outcome else "starting"
-        return JobLine(
-            name=name,
-            stage=stage,
-            step=0,
-            max_steps=spec.steps,
-            error=outcome.reason if outcome else "",
-        )
-    facts = launch.session.run(name).facts
     recorder = launch.recorder.found(name)
-    last = recorder.last_step if recorder else None
-    held_out = recorder.last_evaluation if recorder else None
+    if recorder is None:
+        return _not_yet(launch, name)
+    facts, last = launch.session.run(name).facts, recorder.standing
     ended_badly = facts.stage in (Stage.FAILED, Stage.CANCELLED)
     return JobLine(
         name=name,
@@ -62,13 +53,28 @@ def _job(launch: Launch, name: str) -> JobLine:
         step=facts.step,
         max_steps=spec.steps,
         version=facts.version or 0,
-        reward=last.reward_mean if last else None,
-        eval_reward=held_out.eval_reward_mean if held_out else None,
-        tpts_s=last.step_s if last else None,
+        reward=last.reward,
+        eval_reward=last.eval_reward,
+        tpts_s=last.step_s,
         tokens=facts.tokens,
         wait=f"{facts.wait.reason}: {facts.wait.detail}" if facts.wait else "",
         position=facts.wait.position if facts.wait else 0,
         error=facts.reason if ended_badly else "",
+    )
+
+
+def _not_yet(launch: Launch, name: str) -> JobLine:
+    """A job that is about to begin, or to go on; or that has ended before it could."""
+    step, outcome = launch.begun(name), launch.outcomes().get(name)
+    last = read_standing(launch.recorder.layout.job(name), step)
+    return JobLine(
+        name=name,
+        stage=outcome.stage.value if outcome else "resuming" if step else "starting",
+        step=step,
+        max_steps=launch.specs[name].steps,
+        reward=last.reward,
+        eval_reward=last.eval_reward,
+        error=outcome.reason if outcome else "",
     )
 
 

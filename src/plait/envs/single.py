@@ -77,6 +77,12 @@ class SingleTurn:
         """The reward of a reply; ``None`` leaves it to the job's reward functions."""
         return None
 
+    @property
+    def scores(self) -> bool:
+        """False if every reward is left to the job's reward functions."""
+        own = type(self)
+        return own.score is not SingleTurn.score or own.grade is not SingleTurn.grade
+
     def problem(self, index: int, split: str) -> Problem:
         """Problem ``index`` of ``split``: a function of these and the seed."""
         return draw_on_side(

@@ -110,6 +110,8 @@ class Launch:
             )
             await stack.enter_async_context(self.session)
             self._info["peak_flops"] = self.session.head.peak_flops
+            runs = self.session.store.runs.list()
+            self._begun = {run.name: int(run.progress.get("step", 0)) for run in runs}
             self._write_down(())
             self._life = Life(
                 session=self.session,
@@ -158,6 +160,10 @@ class Launch:
             self._write_down((spec,))
         self._jobs[spec.name] = job
         self._tasks[spec.name] = asyncio.create_task(self._life.lead(job), name=f"job-{spec.name}")
+
+    def begun(self, name: str) -> int:
+        """Steps of a job that an earlier life of the launch has committed."""
+        return self._begun.get(name, 0)
 
     def pause(self, name: str) -> None:
         """Hold a job back; its work in flight keeps its place."""

@@ -18,7 +18,8 @@ from plait.models.rates import Rates
 from plait.runtime.settings import Settings
 
 LENGTH_SHARE = 0.6
-"""Share of its token limit that a turn uses on average, where nothing is known of the policy."""
+"""Share of its token limit that a turn uses on average, where nothing is known of the policy and it
+may end before (``sampling.ignore_eos``: all of it)."""
 TURN_SHARE = 0.5
 """Share of the further turns that a sample takes: most end in one or two."""
 PROBED = 4
@@ -69,6 +70,11 @@ class Plan:
     def pays(self) -> bool:
         return self.speedup >= PAYS
 
+    @property
+    def too_large(self) -> tuple[str, ...]:
+        """Jobs of which a single step may need more than the whole cache."""
+        return tuple(job.name for job in self.jobs if job.kv_blocks > self.kv_budget_blocks)
+
 
 async def make_plan(
     specs: Sequence[JobSpec],
@@ -118,7 +124,8 @@ async def _job(
     turns = spec.turns(source.max_turns)
     samples = spec.groups * spec.samples
     mean_turns = 1 + TURN_SHARE * (turns - 1)
-    tokens = samples * mean_turns * LENGTH_SHARE * spec.limits.max_tokens
+    share = 1.0 if spec.sampling.ignore_eos else LENGTH_SHARE
+    tokens = samples * mean_turns * share * spec.limits.max_tokens
     read = samples * (mean_turns - 1) * max(prompts) + spec.groups * max(prompts)
     trained = tokens + samples * max(prompts)
     latency = float(spec.environment.config.get("latency_s", 0.0))

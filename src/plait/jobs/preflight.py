@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from plait.core.errors import ConfigError, PlaitError
 from plait.envs.protocol import Closing, TaskSource
+from plait.envs.single import SingleTurn
 from plait.jobs.named import load_controller
 from plait.jobs.room import Room
 from plait.jobs.score import Scorer
@@ -42,6 +43,8 @@ async def _check(
     spec: JobSpec, source: TaskSource, room: Room, tokenizer: Tokenizer, pool: RewardPool
 ) -> None:
     load_controller(spec)
+    if not spec.rewards and isinstance(source, SingleTurn) and not source.scores:
+        raise ConfigError(f"environment {spec.environment.name} gives no reward: add `rewards:`")
     for tracker in spec.trackers:
         check_tracker(tracker)
     room.check_limits(spec.limits)

@@ -130,11 +130,13 @@ class JobSpec(Section):
         )
 
     def evaluation_params(self, seed: int, *, stop: tuple[str, ...] = ()) -> SamplingParams:
-        """How a held-out turn is drawn: the evaluation's temperature, nothing cut off."""
+        """How a held-out turn is drawn: the evaluation's temperature, nothing cut off; answers as
+        long as in training, for their length is part of the task."""
         return SamplingParams(
             max_tokens=self.limits.max_tokens,
             temperature=(self.evaluation or EvaluationSection()).temperature,
             stop=tuple(dict.fromkeys((*self.sampling.stop, *stop))),
+            ignore_eos=self.sampling.ignore_eos,
             seed=seed,
         )
 

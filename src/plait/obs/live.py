@@ -109,7 +109,8 @@ class LineView:
 
 def job_line(job: JobLine, t: float) -> str:
     """A job's state in one line."""
-    parts = [f"[{_clock(t)}] {job.name}: {job.stage}, step {_steps(job)}"]
+    at = " at" if job.stage == "resuming" else ","
+    parts = [f"[{_clock(t)}] {job.name}: {job.stage}{at} step {_steps(job)}"]
     if job.reward is not None:
         parts.append(f"reward {job.reward:.3f}")
     if job.eval_reward is not None:

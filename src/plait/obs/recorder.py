@@ -2,8 +2,8 @@
 
 Every line is on its file when the call returns. The recorder keeps one clock: ``now`` on the
 runtime's clock goes in, ``t`` seconds of running time comes out; a resumed launch goes on where
-its files end, so that its downtime is in no figure. The account is not the truth (``store`` is):
-rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` before a job
+its files end, so that the time in between is in no figure. The account is not the truth (``store``
+is): rows of steps that were not committed are cut by ``store.files.truncate_jsonl`` before a job
 resumes.
 """
 
@@ -23,6 +23,7 @@ from plait.obs.records import (
     as_row,
     plain,
 )
+from plait.obs.standing import read_standing
 from plait.obs.trackers import Tracker
 from plait.store.files import write_whole
 
@@ -38,17 +39,15 @@ class JobRecorder:
         self._samples = JsonlWriter(self.layout.samples)
         self.trackers: tuple[Tracker, ...] = ()
         """Where figures go besides the job's own file."""
-        self.last_step: StepMetrics | None = None
-        self.last_evaluation: Evaluation | None = None
+        self.standing = read_standing(self.layout)
+        """The job's last figures, those of an earlier life included."""
 
     def metrics(self, row: StepMetrics, *, now: float) -> None:
         """One training step, at its end."""
-        self.last_step = row
         self._write(row, now)
 
     def evaluation(self, row: Evaluation, *, now: float) -> None:
         """One held-out evaluation, at its end."""
-        self.last_evaluation = row
         self._write(row, now)
 
     def sample(self, row: SampleRecord) -> None:
@@ -61,6 +60,7 @@ class JobRecorder:
 
     def _write(self, row: StepMetrics | Evaluation, now: float) -> None:
         values = as_row(row)
+        self.standing = self.standing.after(values)
         self._metrics.write({"t": self._launch.t(now), **values})
         figures = {k: v for k, v in values.items() if isinstance(v, int | float)}
         for tracker in self.trackers:

@@ -71,6 +71,7 @@ def to_text(report: Report) -> Group:
     parts: list[Any] = [_headline(stats), _jobs(stats), _workers(stats)]
     ended = [j for j in stats.jobs if j.reason]
     parts += [Text(f"{job.name} {job.status}: {job.reason}", style="red") for job in ended]
+    parts += [Text(f"{job.name}: {lost}") for job in stats.jobs if (lost := _lost(job))]
     if report.picture is not None:
         parts.append(Text(f"picture: {report.picture}", style="dim"))
     return Group(*parts)
@@ -82,8 +83,8 @@ def _headline(stats: LaunchStats) -> Text:
         text += f", MFU {stats.mfu:.1%}"
     if stats.aggregate_speedup is not None and stats.worst_stretch is not None:
         text += (
-            f", {stats.aggregate_speedup:.2f}× over one after another "
-            f"(worst stretch {stats.worst_stretch:.2f})"
+            f", {stats.aggregate_speedup:.2f}× the steps per hour (medians) of one job after "
+            f"another (worst stretch {stats.worst_stretch:.2f})"
         )
     return Text(text, style="bold")
 
@@ -141,6 +142,20 @@ def _signed(gain: Interval) -> str:
     if not math.isfinite(gain.low + gain.high):
         return f"{gain.mean:+.3f}"
     return f"{gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+
+
+def _lost(job: JobStats) -> str:
+    """What was sampled and not learned from; empty if all was."""
+    if not (job.reward_errors or job.groups_skipped):
+        return ""
+    errors = [_count(job.reward_errors, "reward error")] if job.reward_errors else []
+    skipped = f"{job.groups_skipped} of {_count(job.groups, 'group')} skipped"
+    updates = f"{_count(job.updates, 'update')} in {_count(job.steps, 'step')}"
+    return ", ".join([*errors, skipped, updates])
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _wait(job: JobStats) -> str:

@@ -44,7 +44,10 @@ class JobStats:
     reward_last: Interval | None
     reward_is_held_out: bool
     reward_errors: int
+    groups: int
     groups_skipped: int
+    updates: int
+    """Steps that made a version; the others had nothing to learn from."""
     stretch: float | None = None
 
 
@@ -137,7 +140,9 @@ def _job(launch: Launch, job: JobLog, alone_s: float | None) -> JobStats:
         reward_last=last,
         reward_is_held_out=held_out,
         reward_errors=sum(row.get("reward_errors") or 0 for row in job.steps),
+        groups=sum(row.get("groups") or 0 for row in job.steps),
         groups_skipped=sum(row.get("groups_skipped") or 0 for row in job.steps),
+        updates=len({row["version"] for row in job.steps if row.get("version")}),
         stretch=tpts_s / alone_s if tpts_s and alone_s else None,
     )
 

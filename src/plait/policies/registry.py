@@ -1,7 +1,8 @@
 """Registry: the ways of sharing a machine by name, as ``plait run --policy NAME`` selects them.
 
-``marlaas`` (also ``plait``) is the default; the others are its published baselines and ablations
-behind the same interface. An unknown name or option is refused with the nearest known one.
+``plait`` is the default (``marlaas`` in older launches, after the paper that it follows); the
+others are its published baselines and ablations behind the same interface. An unknown name or
+option is refused with the nearest known one.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,8 +19,8 @@ from plait.policies.company import MOST_ROWS
 from plait.policies.dispatch import FairDispatch, FifoDispatch
 from plait.policies.protocol import Dispatch, Sharing
 
-DEFAULT = "marlaas"
-ALIASES = {"plait": DEFAULT}
+DEFAULT = "plait"
+ALIASES = {"marlaas": DEFAULT}
 
 Topology = Literal["disaggregated", "collocated"]
 
@@ -51,7 +52,7 @@ def _nearest(word: str, choices: Iterable[str]) -> str:
     return f": choose from {', '.join(choices)}" if choices else ": it has none"
 
 
-def _marlaas(
+def _plait(
     name: str,
     *,
     max_active: int = 0,
@@ -68,7 +69,7 @@ def _marlaas(
 
 
 def _no_multi_lora(name: str, *, topology: Topology = "disaggregated") -> Sharing:
-    return _marlaas(name, max_active=1, topology=topology)
+    return _plait(name, max_active=1, topology=topology)
 
 
 def _no_admission(name: str, *, topology: Topology = "disaggregated") -> Sharing:
@@ -103,8 +104,8 @@ def _count(value: Any) -> bool:
 
 _TOPOLOGY = {"topology": _one_of("disaggregated", "collocated")}
 _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]]]] = {
-    "marlaas": (
-        _marlaas,
+    DEFAULT: (
+        _plait,
         {
             "max_active": _count,
             "estimate": _one_of("measured", "worst"),

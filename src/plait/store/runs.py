@@ -45,8 +45,13 @@ class Runs:
                 )
                 row = find_run(connection, run_id)
                 assert row is not None
-            elif (row.tenant_id, row.name, row.spec) != (tenant_id, name, spec):
-                raise StoreError(f"run {run_id} exists with another owner or spec: use another id")
+            elif row.tenant_id != tenant_id:
+                raise StoreError(f"run {run_id} exists with another owner: use another id")
+            elif differs := _differences({"name": row.name, **row.spec}, {"name": name, **spec}):
+                raise StoreError(
+                    f"run {run_id} exists with other settings, {', '.join(differs)}: "
+                    "ask for the same, or use another id"
+                )
             return row
 
     def get(self, run_id: RunId) -> RunRow:
@@ -96,6 +101,18 @@ def ensure_tenant(connection: Connection, tenant_id: TenantId, now: float) -> No
     query = sa.select(tenants.c.tenant_id).where(tenants.c.tenant_id == tenant_id)
     if connection.execute(query).one_or_none() is None:
         connection.execute(tenants.insert().values(tenant_id=tenant_id, created_at=now))
+
+
+def _differences(there: Json, asked: Json, section: str = "") -> list[str]:
+    """``lora.rank 8 (not 16)`` for each value that is another one than was asked for."""
+    found = []
+    for key in dict.fromkeys((*there, *asked)):
+        old, new = there.get(key), asked.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{section}{key}.")
+        elif old != new:
+            found.append(f"{section}{key} {old} (not {new})")
+    return found
 
 
 def _unknown(run_id: RunId) -> StoreError:
