@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_models import random_model
-from trainer_support import RUN, drain, make_data, relative_l2, stirred
+from trainer_support import RUN, drain, make_data, n_seqs, relative_l2, stirred
 
 from plait.core.errors import EngineError, RequestError
 from plait.core.ids import RunId
@@ -69,8 +69,8 @@ class Starving:
         self.most, self.sizes = most, []
 
     def __call__(self, weights, rope, batch, params, on_layer, **options):
-        self.sizes.append(batch.n_seqs)
-        if batch.n_seqs > self.most:
+        self.sizes.append(n_seqs(batch))
+        if n_seqs(batch) > self.most:
             raise torch.OutOfMemoryError("out of memory")
         return self.real(weights, rope, batch, params, on_layer, **options)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from random_models import random_model
 from test_trainer_prefix import groups
-from trainer_support import drain, make_data, relative_l2
+from trainer_support import drain, make_data, n_seqs, relative_l2
 
 from plait.core.errors import EngineError, PlaitError, RequestError
 from plait.core.ids import OpId, RunId
@@ -203,24 +203,24 @@ def test_out_of_memory_halves_a_shared_micro_batch(model: Path, monkeypatch, whe
 
     class Burst(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x, n_seqs, params):
-            ctx.n_seqs, ctx.params = n_seqs, params
+        def forward(ctx, x, n, params):
+            ctx.n, ctx.params = n, params
             return x.view_as(x)
 
         @staticmethod
         def backward(ctx, d):
-            if ctx.n_seqs > 4:
+            if ctx.n > 4:
                 for p in ctx.params:
                     p.grad.add_(7)
                 raise torch.OutOfMemoryError("out of memory")
             return d, None, None
 
     def starving(weights, rope, batch, params, on_layer, **options):
-        sizes.append(sum(len(s.counts) for s in batch.stretches))
-        if where == "forward" and batch.n_seqs > 4:
+        sizes.append(n_seqs(batch))
+        if where == "forward" and n_seqs(batch) > 4:
             raise torch.OutOfMemoryError("out of memory")
         return Burst.apply(
-            real(weights, rope, batch, params, on_layer, **options), batch.n_seqs, params
+            real(weights, rope, batch, params, on_layer, **options), n_seqs(batch), params
         )
 
     monkeypatch.setattr(module, "logprobs", starving)

@@ -17,12 +17,12 @@ def test_a_shared_prefix_is_cut_to_the_width_of_what_follows_it() -> None:
     assert len(rows) == 10
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=12))
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=12))
 def test_each_position_has_one_place(cut: list[tuple[int, int]]) -> None:
-    own = [(start, start + n) for start, n in cut]
+    own = [(start, start + n) for start, n in [*cut, (0, 1)]]
     rows, width = query_rows(own)
     assert all(0 < r.end - r.start <= width for r in rows)
     found = sorted((r.sequence, at) for r in rows for at in range(r.start, r.end))
     assert found == [(i, at) for i, (start, end) in enumerate(own) for at in range(start, end)]
-    longest = max(n for _, n in cut)
+    longest = max(end - start for start, end in own)
     assert len(rows) * width <= len(own) * longest

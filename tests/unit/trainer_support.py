@@ -10,6 +10,7 @@ from random_models import VOCAB_SIZE
 from plait.core.ids import RunId
 from plait.core.operations import Datum
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.trainer import TorchTrain
 
@@ -44,6 +45,11 @@ def make_data(lengths: list[int], *, seed: int = 0, prompt: int = 3) -> list[Dat
             )
         )
     return data
+
+
+def n_seqs(batch: Packed) -> int:
+    """Sequences of a micro-batch."""
+    return sum(len(stretch.counts) for stretch in batch.stretches)
 
 
 def stirred(engine: TorchTrain, scale: float = 0.05) -> RunParams:
