@@ -16,7 +16,7 @@ from plait.rewards.outcome import RewardOutcome
 from plait.rewards.pool import RewardPool
 
 GRADERS = """
-import os, subprocess, sys, time
+import os, struct, subprocess, sys, time
 
 def length(prompts, completions, **columns):
     print("a grader may print")
@@ -61,6 +61,20 @@ def loops(completions, **columns):
 
 def pid(completions, **columns):
     return [float(os.getpid())] * len(completions)
+
+def forks(completions, **columns):
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    return [float(len(c)) for c in completions]
+
+def interferes(completions, **columns):
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        frame = frame.f_back
+    body = b'{"value": [[99.0, null]]}'
+    frame.f_locals["channel"].sendall(struct.pack("!QQ", 1, len(body)) + body)
+    return [0.0]
 
 def bomb(completions, **columns):
     return [float(len(bytearray(64 << 30)))]
@@ -203,6 +217,40 @@ async def test_processes_are_reused_and_kept_apart_by_import_path(
     assert await values(pool, where, "pid", "a") == first
     (tmp_path / "graders.py").write_text("def pid(completions, **kw): return [-1.0]")
     assert await values(pool, (str(tmp_path),), "pid", "a") == [-1.0]
+
+
+async def test_processes_of_users_functions_are_bound_to_one_owner(
+    pool: RewardPool, where: tuple[str]
+) -> None:
+    async def pid_for(owner: str) -> float | None:
+        (outcome,) = await pool.score(
+            "graders:pid", ["p"], ["x"], {}, 20, sys_path=where, owner=owner
+        )
+        return outcome.value
+
+    first = await pid_for("one")
+    assert await pid_for("two") != first
+    assert await pid_for("one") == first, "more jobs than processes at work start none anew"
+    assert first is not None
+    await pool.release("one")
+    assert not _lives(int(first))
+    assert await pid_for("one") != first
+
+
+async def test_a_function_that_forks_answers_once(pool: RewardPool, where: tuple[str]) -> None:
+    for n in (3, 5, 7):
+        assert await values(pool, where, "forks", "x" * n) == [float(n)]
+        assert await values(pool, where, "length", "y" * (n + 1)) == [n + 1.0]
+
+
+async def test_an_answer_to_another_request_is_no_reward(
+    pool: RewardPool, where: tuple[str]
+) -> None:
+    killed = pool.n_killed
+    (outcome,) = await ask(pool, where, "interferes", ["x"])
+    assert "answered another request" in str(outcome.error)
+    assert pool.n_killed == killed + 1
+    assert await values(pool, where, "length", "abc") == [3.0]
 
 
 async def test_bad_names(pool: RewardPool, where: tuple[str]) -> None:

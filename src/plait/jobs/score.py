@@ -51,11 +51,12 @@ class Scorer:
         for reward in self._spec.rewards:
             name = reward.function or reward.name or ""
             if name != JUDGE:
-                await self._pool.check(name, sys_path=self._path)
+                await self._pool.check(name, sys_path=self._path, owner=self._spec.name)
 
     async def aclose(self) -> None:
-        """Close the judges' connections."""
+        """Close the judges' connections and end the job's own graders."""
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._pool.release, self._spec.name)
             for judge in self._judges:
                 stack.push_async_callback(judge.aclose)
 

@@ -32,7 +32,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class GraderDied(Exception):
-    """The process ended in the middle of a request; the message says how."""
+    """The process ended in the middle of a request, or answered another; the message says how."""
 
 
 class GraderProcess:
@@ -42,6 +42,7 @@ class GraderProcess:
         self._popen = popen
         self._loaded: set[str] = set()
         self._killed = False
+        self._n_asked = 0
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
@@ -104,9 +105,12 @@ class GraderProcess:
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise RewardError(f"a column cannot be sent to a process: {error}") from error
         try:
-            self._writer.write(HEADER.pack(len(body)) + body)
+            self._n_asked += 1
+            self._writer.write(HEADER.pack(self._n_asked, len(body)) + body)
             await self._writer.drain()
-            (n_bytes,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            number, n_bytes = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            if number != self._n_asked:
+                raise GraderDied("it answered another request: does it use plait's own channel?")
             if n_bytes > MAX_REPLY_BYTES:
                 raise GraderDied(f"its reply had {n_bytes} bytes")
             reply = json.loads(await self._reader.readexactly(n_bytes))
