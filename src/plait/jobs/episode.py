@@ -12,13 +12,13 @@ from math import inf
 from plait.algos.datums import Segment, Trajectory
 from plait.core.errors import (
     CapacityError,
-    PlaitError,
     RequestError,
     RunEnded,
     StoreError,
     WorkerLost,
 )
 from plait.core.operations import Sampled, StopReason
+from plait.envs.contain import contained, told
 from plait.envs.protocol import Environment
 
 Draw = Callable[[tuple[int, ...], int], Awaitable[Sampled]]
@@ -94,18 +94,16 @@ async def play(
         out_of_time(episode, deadline_s)
     except FATAL:
         raise
-    except PlaitError as failure:
-        _fail(episode, str(failure))
     except Exception as failure:
         # A user's environment may raise anything: it is this sample's error and nothing else's.
-        _fail(episode, f"{type(failure).__name__}: {failure}")
+        fail(episode, told(failure))
     finally:
         episode.left_s = deadline_s - (now() - started)
 
 
 def out_of_time(episode: Episode, deadline_s: float) -> None:
     """The episode has used up its deadline: an error, whatever it had earned."""
-    _fail(episode, f"rollout took longer than {deadline_s:g} s")
+    fail(episode, f"rollout took longer than {deadline_s:g} s")
 
 
 async def _turns(
@@ -122,17 +120,18 @@ async def _turns(
     for turn in range(max_turns):
         tokens = episode.tokens
         if len(tokens) + max_tokens > max_context:
-            _fail(episode, f"context of {max_context} tokens is full after {turn} turns")
+            fail(episode, f"context of {max_context} tokens is full after {turn} turns")
             return
         sampled = await draw(tokens, turn)
         episode.segments.append(Segment(tokens=sampled.tokens, logprobs=sampled.logprobs))
         episode.n_turns, episode.version = turn + 1, sampled.version
         episode.stop_reason = sampled.stop_reason.value
         if sampled.stop_reason is StopReason.ABORT:
-            _fail(episode, "aborted")
+            fail(episode, "aborted")
             return
         t0 = now()
-        answer = await env.step(sampled.tokens)
+        with contained("the environment's step()"):
+            answer = await env.step(sampled.tokens)
         t1 = now()
         episode.tool_s += t1 - t0
         tool(t0, t1)
@@ -144,5 +143,6 @@ async def _turns(
     episode.why = f"stopped after {max_turns} turns"
 
 
-def _fail(episode: Episode, error: str) -> None:
+def fail(episode: Episode, error: str) -> None:
+    """The episode's end is an error, whatever it had earned."""
     episode.error, episode.reward = error, None

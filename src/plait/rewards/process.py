@@ -116,6 +116,8 @@ class GraderProcess:
             reply = json.loads(await self._reader.readexactly(n_bytes))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise GraderDied(await self._status()) from error
+        except ValueError as error:
+            raise GraderDied(f"its reply cannot be read: {error}") from error
         if "error" in reply:
             raise RewardError(reply["error"])
         return reply.get("value")

@@ -1,0 +1,153 @@
+"""Whatever a user's environment or controller does in the head ends its own samples or its job."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launches import EvenSource, EvenTokens, final_state, job, launch, run_jobs, samples
+from programs import run
+
+from plait.core.runs import Stage
+from plait.envs.protocol import Turn
+
+pytestmark = pytest.mark.e2e
+
+RAISED = [
+    SystemExit(0),
+    KeyboardInterrupt("pressed"),
+    GeneratorExit("over"),
+    asyncio.CancelledError(),
+]
+
+
+class Leaving(EvenSource):
+    """Raises what no task should, at one place of its life."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        super().__init__()
+        self.place, self.error = place, error
+
+    def leave(self, place: str) -> None:
+        if place == self.place:
+            raise self.error
+
+    def make(self, index: int, split: str) -> EvenTokens:
+        self.leave("make")
+        return LeavingEnv(self, index)
+
+    async def aclose(self) -> None:
+        self.leave("aclose")
+
+
+class LeavingEnv(EvenTokens):
+    def __init__(self, source: Leaving, index: int) -> None:
+        super().__init__(index)
+        self.source = source
+
+    async def start(self) -> tuple[int, ...]:
+        self.source.leave("start")
+        return await super().start()
+
+    async def step(self, tokens: tuple[int, ...]) -> Turn:
+        self.source.leave("step")
+        return await super().step(tokens)
+
+    def columns(self) -> dict[str, Any]:
+        self.source.leave("columns")
+        return {}
+
+    def close(self) -> None:
+        self.source.leave("close")
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda e: type(e).__name__)
+async def test_every_place_of_an_environment(
+    error: BaseException, byte_model: Path, tmp_path: Path
+) -> None:
+    places = ("make", "start", "step", "columns", "close", "aclose")
+    (tmp_path / "flat.py").write_text("def reward(completions, **_): return [0] * len(completions)")
+    scored = {"rewards": [{"function": "flat:reward"}], "base_dir": str(tmp_path)}
+    async with launch(tmp_path / "launch", byte_model) as running:
+        for place in places:
+            more = scored if place == "columns" else {}
+            running.add_job(job(place, byte_model, **more), Leaving(place, error))
+        running.add_job(job("good", byte_model), EvenSource())
+        outcomes = await running.wait_all()
+    await run_jobs(tmp_path / "alone", byte_model, [job("good", byte_model)])
+    name = type(error).__name__
+    for place in ("make", "start"):
+        assert outcomes[place].stage is Stage.FAILED
+        assert f"the environment's {place}() raised {name}" in outcomes[place].reason
+    for place in ("step", "columns", "close"):
+        assert outcomes[place].stage is Stage.FAILED
+        assert "no sample of the last 3 steps has a reward" in outcomes[place].reason
+        found = samples(tmp_path / "launch", place)
+        assert len(found) == 24
+        assert all(f"{place}() raised {name}" in row["error"] for row in found)
+        assert all(row["reward"] is None for row in found)
+    assert outcomes["aclose"].stage is Stage.DONE
+    assert outcomes["good"].stage is Stage.DONE
+    assert final_state(tmp_path / "launch", "good") == final_state(tmp_path / "alone", "good")
+
+
+CONTROLLERS = """
+import asyncio, sys
+from plait.core.runs import Stage
+
+class Base:
+    def __init__(self, context): self.context = context
+
+class Exits(Base):
+    async def run(self): sys.exit(0)
+
+class Cancels(Base):
+    async def run(self): raise asyncio.CancelledError
+
+class Early(Base):
+    def __init__(self, context): sys.exit(0)
+    async def run(self): pass
+
+class Mute(Base):
+    async def run(self): return None
+
+class Vague(Base):
+    async def run(self): return Stage.TRAIN, "still at it"
+
+class Good(Base):
+    async def run(self): return Stage.DONE, "did nothing"
+"""
+
+
+async def test_controllers(byte_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "loops_of_ours.py").write_text(CONTROLLERS)
+    async with launch(tmp_path / "launch", byte_model) as running:
+        for name in ("Exits", "Cancels", "Early", "Mute", "Vague", "Good"):
+            over = {"controller": f"loops_of_ours:{name}", "base_dir": str(tmp_path)}
+            running.add_job(job(name.lower(), byte_model, **over), EvenSource())
+        outcomes = await running.wait_all()
+    assert outcomes.pop("good").reason == "did nothing"
+    assert {o.stage for o in outcomes.values()} == {Stage.FAILED}
+    said = {name: outcome.reason for name, outcome in outcomes.items()}
+    assert "the controller raised SystemExit: 0 (loops_of_ours.py:9)" in said["exits"]
+    assert "the controller raised CancelledError" in said["cancels"]
+    assert "the controller raised SystemExit: 0" in said["early"]
+    assert "run() returned NoneType: return (Stage.DONE, why)" in said["mute"]
+    assert "run() returned tuple: return (Stage.DONE, why)" in said["vague"]
+
+
+def test_the_program_says_what_happened(tmp_path: Path) -> None:
+    """A score that exits with 0 is a failure of its job, and of the program."""
+    (tmp_path / "leaves.py").write_text(
+        "import sys\nfrom plait.envs.single import Problem, SingleTurn\n"
+        "class Leaves(SingleTurn):\n"
+        "    def generate(self, rng): return Problem(prompt=str(rng.random()))\n"
+        "    def score(self, problem, completion): sys.exit(0)\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "name: mine\nenvironment: {name: 'leaves:Leaves'}\nsteps: 9\nlimits: {max_tokens: 8}\n"
+    )
+    code, out, err = run("run", tmp_path / "job.yaml", "--dir", tmp_path / "launch")
+    assert code == 1, (out, err)
+    assert "mine: failed: no sample of the last 3 steps has a reward" in out
+    assert "step() raised SystemExit: 0 (leaves.py:5)" in out
