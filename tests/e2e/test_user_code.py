@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from launches import EvenSource, EvenTokens, final_state, job, launch, run_jobs, samples
 from programs import run
@@ -89,6 +90,67 @@ async def test_every_place_of_an_environment(
     assert outcomes["aclose"].stage is Stage.DONE
     assert outcomes["good"].stage is Stage.DONE
     assert final_state(tmp_path / "launch", "good") == final_state(tmp_path / "alone", "good")
+
+
+BAD_TURNS = (
+    Turn(reward=float("nan")),
+    Turn(reward="0.5"),  # type: ignore[arg-type]
+    Turn(tokens=(999_999_999,), done=False),
+    Turn(tokens=(-1,), done=False),
+    Turn(reward=1.0, info=None),  # type: ignore[arg-type]
+    None,
+)
+
+
+class Sloppy(EvenSource):
+    """The first sample of each group gets a turn that is none; the others numbers of numpy."""
+
+    def __init__(self) -> None:
+        super().__init__(turns=2)
+        self.n_made = 0
+
+    def make(self, index: int, split: str) -> EvenTokens:
+        env = EvenTokens(index)
+        bad = self.n_made % 4 == 0
+        answer = BAD_TURNS[self.n_made // 4 % len(BAD_TURNS)]
+        self.n_made += 1
+
+        async def step(tokens: tuple[int, ...]) -> Any:
+            if bad:
+                return answer
+            turn = await EvenTokens.step(env, tokens)
+            return Turn(reward=np.float32(turn.reward), info={"why": "lone \ud800"})  # type: ignore[arg-type]
+
+        env.step = step  # type: ignore[method-assign]
+        return env
+
+
+async def test_one_bad_value_is_one_samples_error(byte_model: Path, tmp_path: Path) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("sloppy", byte_model, steps=3), Sloppy())
+        outcome = await running.wait("sloppy")
+    assert outcome.stage is Stage.DONE, outcome
+    found = samples(tmp_path, "sloppy")
+    assert len(found) == 24
+    bad = [row for row in found if row["group"] == 0]
+    assert [row["error"] is not None for row in found] == [row["group"] == 0 for row in found]
+    assert {row["reward"] for row in bad} == {None}
+    assert len({row["error"] for row in bad}) == len(BAD_TURNS)
+    assert {row["why"] for row in found if row["group"]} == {"lone \\ud800"}
+
+
+async def test_words_that_no_file_can_hold(byte_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "def reward(completions, **_): raise ValueError(chr(0xD800) + ' odd')"
+    )
+    spec = job(
+        "odd", byte_model, rewards=[{"function": "odd:reward"}], base_dir=str(tmp_path), steps=9
+    )
+    async with launch(tmp_path / "launch", byte_model) as running:
+        running.add_job(spec, EvenSource())
+        outcome = await running.wait("odd")
+    assert "raised ValueError: \\ud800 odd" in outcome.reason
+    assert len(samples(tmp_path / "launch", "odd")) == 24
 
 
 CONTROLLERS = """

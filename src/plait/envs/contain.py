@@ -13,6 +13,7 @@ from pathlib import Path
 
 import plait
 from plait.core.errors import ConfigError, EnvironmentFailure, PlaitError
+from plait.core.text import writable
 
 _OURS = str(Path(plait.__file__).parent)
 
@@ -50,11 +51,6 @@ def told(error: BaseException) -> str:
     except Exception:  # a user's own __str__
         text = type(error).__name__
     return writable(text)
-
-
-def writable(text: str) -> str:
-    """The text with what UTF-8 cannot hold (lone surrogates) escaped."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _is_meant(error: BaseException) -> bool:

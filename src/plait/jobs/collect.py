@@ -12,6 +12,7 @@ from plait.core.operations import Sampled, SamplingParams
 from plait.envs.closing import close_environment
 from plait.envs.contain import contained, told
 from plait.envs.protocol import Environment
+from plait.envs.turns import read_tokens
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, fail, play
 from plait.jobs.waves import Waves
@@ -69,14 +70,16 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
 
 async def _collect(context: JobContext, batch: Batch, envs: list[list[Environment]]) -> Collected:
     groups: list[list[Episode]] = []
-    for p, members in enumerate(envs):
+    for index, members in enumerate(envs, start=batch.first):
         group: list[Episode] = []
         for g, env in enumerate(members):
             with contained("the environment's start()"):
-                prompt = await env.start()
+                prompt = read_tokens(
+                    await env.start(), context.vocab_size, f"the prompt's tokens of problem {index}"
+                )
             if g and context.source.same_prompt:
                 prompt = group[0].prompt
-            group.append(Episode(index=batch.first + p, sample=g, prompt=prompt))
+            group.append(Episode(index=index, sample=g, prompt=prompt))
         groups.append(group)
     for episode in (e for group in groups for e in group):
         context.room.check_prompt(context.spec.limits, episode.index, len(episode.prompt))
@@ -138,6 +141,7 @@ async def _group(
                 max_turns=turns,
                 max_context=context.max_context,
                 max_tokens=spec.limits.max_tokens,
+                vocab_size=context.vocab_size,
                 deadline_s=spec.limits.rollout_deadline_s,
                 now=context.now,
                 tool=lambda t0, t1: context.outside("tool", key, t0, t1),

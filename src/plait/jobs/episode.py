@@ -20,6 +20,7 @@ from plait.core.errors import (
 from plait.core.operations import Sampled, StopReason
 from plait.envs.contain import contained, told
 from plait.envs.protocol import Environment
+from plait.envs.turns import read_turn
 
 Draw = Callable[[tuple[int, ...], int], Awaitable[Sampled]]
 """``(tokens so far, turn) -> what the policy says next``."""
@@ -71,6 +72,7 @@ async def play(
     max_turns: int,
     max_context: int,
     max_tokens: int,
+    vocab_size: int,
     deadline_s: float,
     now: Callable[[], float],
     tool: Callable[[float, float], None],
@@ -87,6 +89,7 @@ async def play(
                 max_turns=max_turns,
                 max_context=max_context,
                 max_tokens=max_tokens,
+                vocab_size=vocab_size,
                 now=now,
                 tool=tool,
             )
@@ -114,6 +117,7 @@ async def _turns(
     max_turns: int,
     max_context: int,
     max_tokens: int,
+    vocab_size: int,
     now: Callable[[], float],
     tool: Callable[[float, float], None],
 ) -> None:
@@ -131,11 +135,11 @@ async def _turns(
             return
         t0 = now()
         with contained("the environment's step()"):
-            answer = await env.step(sampled.tokens)
+            answer = read_turn(await env.step(sampled.tokens), vocab_size)
         t1 = now()
         episode.tool_s += t1 - t0
         tool(t0, t1)
-        episode.why = str(answer.info.get("why", episode.why))
+        episode.why = answer.info.get("why", episode.why)
         if answer.done:
             episode.reward = answer.reward
             return

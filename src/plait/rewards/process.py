@@ -102,7 +102,7 @@ class GraderProcess:
     async def _ask(self, request: dict[str, Any]) -> Any:
         try:
             body = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
+        except Exception as error:  # columns hold a user's objects, which may raise anything
             raise RewardError(f"a column cannot be sent to a process: {error}") from error
         try:
             self._n_asked += 1
