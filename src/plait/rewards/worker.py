@@ -6,8 +6,8 @@ that a grader makes is ever unpickled by plait.
 
 Invariants: one request at a time, on the main thread (signal-based timeouts work here); an
 exception is a reply, not the end; a reply bears its request's number; a copy of this process that a
-grader has forked never answers; the process ends with its parent, even in a busy loop (Linux).
-Deadlines are the parent's: it kills this process.
+grader has forked never answers; the process and all that a grader has started end with its parent,
+even in a busy loop (``keeper``; Linux). Deadlines are the parent's: it has this process killed.
 """
 
 import json
@@ -19,7 +19,7 @@ import struct
 import sys
 from typing import Any
 
-from plait.cluster.orphans import end_with_parent
+from plait.cluster.keeper import kept
 from plait.core.errors import RewardError
 from plait.rewards.calling import Function, call_function, load_function
 from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
@@ -30,7 +30,6 @@ HEADER = struct.Struct("!QQ")
 
 def main() -> None:
     """Serve until the socket closes."""
-    end_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     functions: dict[str, Function] = {}
@@ -98,4 +97,4 @@ def _exactly(channel: socket.socket, n_bytes: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    main()
+    kept(main)
