@@ -153,6 +153,41 @@ async def test_words_that_no_file_can_hold(byte_model: Path, tmp_path: Path) -> 
     assert len(samples(tmp_path / "launch", "odd")) == 24
 
 
+class Failing(EvenSource):
+    """All but the first sample of a group fail, so that no group has any signal."""
+
+    def __init__(self, n_bad: int) -> None:
+        super().__init__()
+        self.n_made, self.n_bad = 0, n_bad
+
+    def make(self, index: int, split: str) -> EvenTokens:
+        env = EvenTokens(index)
+        bad = self.n_made % 4 < self.n_bad
+        self.n_made += 1
+
+        async def step(tokens: tuple[int, ...]) -> Turn:
+            if bad:
+                raise KeyError("no such column")
+            return Turn(reward=1.0)
+
+        env.step = step  # type: ignore[method-assign]
+        return env
+
+
+async def test_errors_are_named_before_a_lack_of_signal(byte_model: Path, tmp_path: Path) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("most", byte_model, steps=3), Failing(3))
+        running.add_job(job("some", byte_model, steps=3), Failing(1))
+        running.add_job(job("none", byte_model, steps=3), Failing(0))
+        outcomes = await running.wait_all()
+    first = "samples were errors, the first of them: KeyError: 'no such column'"
+    no_signal = "no group had any signal in the first 3 steps"
+    assert outcomes["most"].reason == f"18 of 24 {first}; so {no_signal}: mend that first"
+    assert outcomes["some"].reason.startswith(no_signal)
+    assert outcomes["some"].reason.endswith(f"higher temperature; 6 of 24 {first}")
+    assert outcomes["none"].reason.endswith("more samples or a higher temperature")
+
+
 CONTROLLERS = """
 import asyncio, sys
 from plait.core.runs import Stage
