@@ -23,10 +23,10 @@ WATCHED = (signal.SIGTERM, signal.SIGCHLD)
 
 
 def kept(main: Callable[[], None]) -> None:
-    """Run ``main`` in a child; the calling process becomes its keeper and does not return.
+    """Run ``main`` in a child; the calling process becomes its keeper. Only the child returns.
 
-    To be called first of all, before there are threads. The child leads a session of its own and
-    ends with the keeper; ``main`` returns when it has finished.
+    To be called first of all, before there are threads. The child leads a session of its own, which
+    no signal to its own process group leaves, and ends with the keeper.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     end_with_parent(signal.SIGTERM)
