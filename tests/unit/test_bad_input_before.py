@@ -121,6 +121,35 @@ def test_controller_that_is_not_there(told: Told) -> None:
     assert "controller long_env:Nobody" in told(controller="long_env:Nobody")
 
 
+@pytest.mark.parametrize("named", ["os:system", "os:path", "threading:Thread", "long_env:Env"])
+def test_controller_that_is_none(told: Told, named: str) -> None:
+    line = told(controller=named)
+    assert f"controller {named} of job bad is no controller: name a class that takes" in line
+
+
+def test_environment_that_is_a_module(told: Told) -> None:
+    line = told(environment={"name": "os:path"})
+    assert "os:path is a module: name a SingleTurn class or a function" in line
+    assert "did you mean" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("os:getcwd", "TypeError"),
+        ("leaves:factory", "SystemExit: 0 (leaves.py:4)"),
+        ("leaves_at_once:factory", "SystemExit: 0 (leaves_at_once.py:2)"),
+        ("broken:factory", "SyntaxError"),
+    ],
+)
+def test_environment_whose_code_raises(told: Told, tmp_path: Path, name: str, says: str) -> None:
+    leaves = "import sys\n\ndef factory(*_):\n    sys.exit(0)\n"
+    (tmp_path / "leaves.py").write_text(leaves)
+    (tmp_path / "leaves_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "broken.py").write_text("def factory(:\n")
+    assert says in told(environment={"name": name})
+
+
 def test_tracker_whose_package_is_missing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plait.obs.trackers.find_spec", lambda name: None)
     assert "pip install 'plait[wandb]'" in told(trackers=["wandb"])

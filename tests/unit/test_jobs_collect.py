@@ -54,7 +54,13 @@ def context(source: Source) -> Any:
     )
     room = Room(max_context=64, cache_tokens=64)
     return SimpleNamespace(
-        source=source, spec=spec, room=room, client=Refusing(), now=lambda: 0.0, block_size=16
+        source=source,
+        spec=spec,
+        room=room,
+        client=Refusing(),
+        now=lambda: 0.0,
+        block_size=16,
+        vocab_size=64,
     )
 
 

@@ -93,3 +93,16 @@ async def test_an_error_of_a_grader_leaves_no_other_one_running() -> None:
     with pytest.raises(ExceptionGroup):
         await scorer(graders, "hangs", "fails").score([episodes], [envs(episodes)])
     assert sorted(graders.ended) == ["fails", "hangs"]
+
+
+async def test_a_sample_whose_columns_differ_is_an_error_of_its_own() -> None:
+    class Odd(Env):
+        def columns(self) -> dict[str, Any]:
+            return {"answer": 1}
+
+    episodes = group(5.0, 5.0, 5.0)
+    await scorer(Graders(), "fast").score([episodes], [[Env(), Odd(), Env()]])  # type: ignore[list-item]
+    assert [e.reward for e in episodes] == [1.5, None, 1.5]
+    assert (
+        episodes[1].error == "the environment gave its samples different columns: none and answer"
+    )

@@ -23,6 +23,13 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     assert json.loads(dumps(value)) == {"a": None, "b": [1.5, [None]], "c": {"d": None}}
 
 
+def test_lone_surrogates_are_escaped(tmp_path: Path) -> None:
+    writer = JsonlWriter(tmp_path / "a.jsonl")
+    writer.write({"text": "\\ud800 and \ud800"})
+    writer.close()
+    assert list(read_jsonl(tmp_path / "a.jsonl")) == [{"text": "\\ud800 and \ud800"}]
+
+
 def test_a_torn_line_is_ignored_by_readers_and_removed_by_the_next_writer(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a":1}\n{"a":2')

@@ -103,6 +103,13 @@ async def test_scores_and_errors_of_one_batch(server: Server) -> None:
     assert {"be strict", "p a 0.75"} <= sent
 
 
+async def test_a_column_that_no_request_can_hold_is_escaped(server: Server) -> None:
+    async with judge(server) as one:
+        (outcome,) = await one.score(["p"], ["1"], {"level": ["\ud800"]})
+    assert outcome.value == 1.0
+    assert server.seen[0]["messages"][-1]["content"] == "p \\ud800 1"
+
+
 async def test_a_silent_judge_is_an_error_in_time(server: Server) -> None:
     async with judge(server, deadline_s=0.5) as one:
         t0 = time.monotonic()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,7 @@ from plait.rewards.outcome import RewardOutcome
 from plait.rewards.pool import RewardPool
 
 GRADERS = """
-import os, subprocess, sys, time
+import os, struct, subprocess, sys, time
 
 def length(prompts, completions, **columns):
     print("a grader may print")
@@ -61,6 +60,40 @@ def loops(completions, **columns):
 
 def pid(completions, **columns):
     return [float(os.getpid())] * len(completions)
+
+def forks(completions, **columns):
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    return [float(len(c)) for c in completions]
+
+def interferes(completions, **columns):
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        frame = frame.f_back
+    body = b'{"value": [[99.0, null]]}'
+    frame.f_locals["channel"].sendall(struct.pack("!QQ", 1, len(body)) + body)
+    return [0.0]
+
+def detaches(completions, **columns):
+    # It leaves a daemon behind, in a session of its own and with nothing open.
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 1000)
+            file = os.open(completions[1], os.O_WRONLY | os.O_CREAT)
+            os.write(file, str(os.getpid()).encode())
+            os.close(file)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    while not (os.path.exists(completions[1]) and os.path.getsize(completions[1])):
+        time.sleep(0.01)
+    if completions[0] == "crash":
+        os._exit(7)
+    while completions[0] == "hang":
+        time.sleep(1)
+    return [1.0] * len(completions)
 
 def bomb(completions, **columns):
     return [float(len(bytearray(64 << 30)))]
@@ -152,6 +185,27 @@ async def test_a_busy_loop_is_killed_with_what_it_started(
     assert await values(pool, where, "length", "abc") == [3.0]
 
 
+@pytest.mark.parametrize(
+    ("then", "says"),
+    [("return", None), ("hang", "ran longer than 2 s"), ("crash", "exit status 7")],
+)
+async def test_a_detached_process_ends_with_its_grader(
+    where: tuple[str], tmp_path: Path, then: str, says: str | None
+) -> None:
+    file = tmp_path / "pids"
+    async with RewardPool(1) as pool:
+        await pool.check("graders:detaches", sys_path=where)
+        outcomes = await ask(pool, where, "detaches", [then, str(file)], deadline_s=2)
+        if says is None:
+            assert [o.value for o in outcomes] == [1.0, 1.0]
+            assert all(_lives(pid) for pid in _pids(file)), "it may go on until its job ends"
+        else:
+            assert says in str(outcomes[0].error)
+            await _gone(file)
+    assert _pids(file)
+    await _gone(file)
+
+
 async def test_a_cancelled_call_leaves_no_busy_process(
     pool: RewardPool, where: tuple[str], tmp_path: Path
 ) -> None:
@@ -205,6 +259,40 @@ async def test_processes_are_reused_and_kept_apart_by_import_path(
     assert await values(pool, (str(tmp_path),), "pid", "a") == [-1.0]
 
 
+async def test_processes_of_users_functions_are_bound_to_one_owner(
+    pool: RewardPool, where: tuple[str]
+) -> None:
+    async def pid_for(owner: str) -> float | None:
+        (outcome,) = await pool.score(
+            "graders:pid", ["p"], ["x"], {}, 20, sys_path=where, owner=owner
+        )
+        return outcome.value
+
+    first = await pid_for("one")
+    assert await pid_for("two") != first
+    assert await pid_for("one") == first, "more jobs than processes at work start none anew"
+    assert first is not None
+    await pool.release("one")
+    assert not _lives(int(first))
+    assert await pid_for("one") != first
+
+
+async def test_a_function_that_forks_answers_once(pool: RewardPool, where: tuple[str]) -> None:
+    for n in (3, 5, 7):
+        assert await values(pool, where, "forks", "x" * n) == [float(n)]
+        assert await values(pool, where, "length", "y" * (n + 1)) == [n + 1.0]
+
+
+async def test_an_answer_to_another_request_is_no_reward(
+    pool: RewardPool, where: tuple[str]
+) -> None:
+    killed = pool.n_killed
+    (outcome,) = await ask(pool, where, "interferes", ["x"])
+    assert "answered another request" in str(outcome.error)
+    assert pool.n_killed == killed + 1
+    assert await values(pool, where, "length", "abc") == [3.0]
+
+
 async def test_bad_names(pool: RewardPool, where: tuple[str]) -> None:
     with pytest.raises(ConfigError, match="did you mean math-verify"):
         await pool.score("math-verifi", [], [], {}, 1.0)
@@ -256,7 +344,8 @@ async def test_a_closed_pool_leaves_no_process(where: tuple[str]) -> None:
 
 
 async def test_graders_end_with_their_parent(where: tuple[str], tmp_path: Path) -> None:
-    """``kill -9`` of plait in the middle of a busy loop leaves no grader behind."""
+    """``kill -9`` of plait in the middle of a busy loop leaves no grader behind, nor what it has
+    started."""
     file = tmp_path / "pids"
     code = (
         "import asyncio\nfrom plait.rewards.pool import RewardPool\nasync def main():\n"
@@ -268,9 +357,7 @@ async def test_graders_end_with_their_parent(where: tuple[str], tmp_path: Path) 
     await _until(lambda: len(_pids(file)) == 2)
     parent.kill()
     await parent.wait()
-    grader, child = _pids(file)
-    os.kill(child, signal.SIGKILL)  # what a grader has started is beyond a dead parent's reach
-    await _until(lambda: not _lives(grader))
+    await _gone(file)
 
 
 async def _gone(file: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from plait.core.errors import ConfigError
+from plait.envs.contain import loading
 from plait.envs.protocol import TaskFactory, TaskSource
 from plait.models.tokenizer import Tokenizer
 from plait.sections import read_section
@@ -106,7 +107,8 @@ def make_source(
         }
     if (model := _model(factory, entry)) is not None:
         read_section(model, config, f"environment {name}")
-    source = factory(config, tokenizer, seed)
+    with loading(f"environment {name}"):
+        source = factory(config, tokenizer, seed)
     for attribute in ("name", "same_prompt", "max_turns", "make", "aclose"):
         if not hasattr(source, attribute):
             raise ConfigError(
@@ -137,14 +139,21 @@ def _find(name: str) -> _Entry:
 
 def _import(name: str, target: str) -> TaskFactory:
     module_name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"environment {name}: no module {error.name}: install it, or put it beside the job file"
-        ) from error
+    with loading(f"environment {name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"environment {name}: no module {error.name}: install it, or put it beside the job "
+                "file"
+            ) from error
     factory = getattr(module, attribute, None)
-    if not callable(factory):
+    if factory is not None and not callable(factory):
+        raise ConfigError(
+            f"environment {name}: {target} is a {type(factory).__name__}: name a SingleTurn class "
+            "or a function (config, tokenizer, seed) that returns a TaskSource"
+        )
+    if factory is None:
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f": did you mean {module_name}:{near[0]}?" if near else ""
         raise ConfigError(f"environment {name}: {module_name} has no {attribute}{hint}")

@@ -9,9 +9,12 @@ import asyncio
 from dataclasses import dataclass
 
 from plait.core.operations import Sampled, SamplingParams
-from plait.envs.protocol import Closing, Environment
+from plait.envs.closing import close_environment
+from plait.envs.contain import contained, told
+from plait.envs.protocol import Environment
+from plait.envs.turns import read_tokens
 from plait.jobs.context import JobContext
-from plait.jobs.episode import Episode, play
+from plait.jobs.episode import Episode, fail, play
 from plait.jobs.waves import Waves
 from plait.obs.records import SampleRecord
 
@@ -57,22 +60,26 @@ async def collect(context: JobContext, batch: Batch) -> Collected:
         for p in range(batch.n_groups):
             envs.append([])
             for _ in range(batch.n_samples):
-                envs[p].append(context.source.make(batch.first + p, batch.split))
+                with contained("the environment's make()"):
+                    envs[p].append(context.source.make(batch.first + p, batch.split))
         return await _collect(context, batch, envs)
     finally:
         for env in (env for members in envs for env in members):
-            _close(env)
+            close_environment(env)
 
 
 async def _collect(context: JobContext, batch: Batch, envs: list[list[Environment]]) -> Collected:
     groups: list[list[Episode]] = []
-    for p, members in enumerate(envs):
+    for index, members in enumerate(envs, start=batch.first):
         group: list[Episode] = []
         for g, env in enumerate(members):
-            prompt = group[0].prompt if g and context.source.same_prompt else await env.start()
+            with contained("the environment's start()"):
+                prompt = read_tokens(
+                    await env.start(), context.vocab_size, f"the prompt's tokens of problem {index}"
+                )
             if g and context.source.same_prompt:
-                await env.start()
-            group.append(Episode(index=batch.first + p, sample=g, prompt=prompt))
+                prompt = group[0].prompt
+            group.append(Episode(index=index, sample=g, prompt=prompt))
         groups.append(group)
     for episode in (e for group in groups for e in group):
         context.room.check_prompt(context.spec.limits, episode.index, len(episode.prompt))
@@ -134,6 +141,7 @@ async def _group(
                 max_turns=turns,
                 max_context=context.max_context,
                 max_tokens=spec.limits.max_tokens,
+                vocab_size=context.vocab_size,
                 deadline_s=spec.limits.rollout_deadline_s,
                 now=context.now,
                 tool=lambda t0, t1: context.outside("tool", key, t0, t1),
@@ -141,7 +149,9 @@ async def _group(
         finally:
             if waves is not None:
                 waves.leave()
-            _close(env)
+            failure = close_environment(env)
+            if failure is not None and episode.error is None:
+                fail(episode, f"closing the environment: {told(failure)}")
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -150,11 +160,6 @@ async def _group(
     finally:
         if together is not None and not together.done():
             together.cancel()
-
-
-def _close(env: Environment) -> None:
-    if isinstance(env, Closing):
-        env.close()
 
 
 async def _draw_all(
@@ -168,7 +173,8 @@ def _params(
 ) -> SamplingParams:
     seed = context.seed(*batch.tag, batch.first + p, turn)
     make = context.spec.evaluation_params if batch.evaluating else context.spec.sampling_params
-    return make(seed, stop=env.stop)
+    with contained("the environment's stop"):
+        return make(seed, stop=env.stop)
 
 
 def _worst(context: JobContext, groups: list[list[Episode]]) -> int:

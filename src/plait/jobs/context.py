@@ -32,6 +32,7 @@ class JobContext:
     """What the job's files say of the step at which it is taken up."""
     room: Room
     block_size: int
+    vocab_size: int
     deterministic: bool = False
     """Samples take their turns in waves."""
 

@@ -12,13 +12,14 @@ that a resume needs is the committed version and the number of steps in it.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict, dataclass
 
 from plait.core.errors import EngineError, RewardError
 from plait.core.runs import Stage
 from plait.jobs.collect import Batch, Collected, collect, record
 from plait.jobs.context import JobContext
+from plait.jobs.episode import Episode
 from plait.jobs.evaluate import evaluate
 from plait.jobs.learn import Learned, learn
 from plait.obs.records import StepMetrics
@@ -29,6 +30,28 @@ the machine."""
 
 UNSCORED_STEPS = 3
 """Steps in a row in which every sample failed: one may be a bad minute, three are a fault."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Errors:
+    """How many of a job's training samples were errors, and the first of them."""
+
+    n: int = 0
+    of: int = 0
+    first: str = ""
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Count a step's samples."""
+        found = [e.error for e in episodes if e.error is not None]
+        self.n, self.of = self.n + len(found), self.of + len(episodes)
+        self.first = self.first or (found[0] if found else "")
+
+    @property
+    def most(self) -> bool:
+        return 2 * self.n > self.of
+
+    def __str__(self) -> str:
+        return f"{self.n} of {self.of} samples were errors, the first of them: {self.first}"
 
 
 class RLController:
@@ -43,6 +66,7 @@ class RLController:
         self._evaluated: int | None = None
         self._fruitless = 0
         self._unscored = 0
+        self._errors = Errors()
 
     async def run(self) -> tuple[Stage, str]:
         """Drive the job to its end."""
@@ -69,6 +93,7 @@ class RLController:
         self._recent.extend(progress.get("recent", []))
         self._fruitless = int(progress.get("fruitless", 0))
         self._unscored = int(progress.get("unscored", 0))
+        self._errors = Errors(**progress.get("errors", {}))
         if context.account.has_evaluation:
             self._evaluated = self._step
         if not context.account.has_step and "row" in progress:
@@ -131,6 +156,7 @@ class RLController:
         if mean is not None:
             self._recent.append(mean)
         self._unscored = 0 if rewards else self._unscored + 1
+        self._errors.add(collected.episodes)
         for episode in collected.episodes:
             record(context, episode, step, "train")
 
@@ -143,6 +169,7 @@ class RLController:
                 "recent": list(self._recent),
                 "fruitless": self._after(learned),
                 "unscored": self._unscored,
+                "errors": asdict(self._errors),
                 "row": asdict(row(learned)),
             }
 
@@ -165,11 +192,14 @@ class RLController:
         return 0 if learned.version else self._fruitless + 1
 
     def _no_signal(self) -> str:
+        no_signal = f"no group had any signal in the first {self._fruitless} steps"
+        if self._errors.most:
+            return f"{self._errors}; so {no_signal}: mend that first"
         mean = sum(self._recent) / len(self._recent) if self._recent else 0.0
+        others = f"; {self._errors}" if self._errors.n else ""
         return (
-            f"no group had any signal in the first {self._fruitless} steps (all samples of a group "
-            f"earned the same, {mean:g} in the end): use an easier task, more samples or a higher "
-            "temperature"
+            f"{no_signal} (all samples of a group earned the same, {mean:g} in the end): use an "
+            f"easier task, more samples or a higher temperature{others}"
         )
 
     def _finished(self) -> bool:

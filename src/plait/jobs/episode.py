@@ -12,14 +12,15 @@ from math import inf
 from plait.algos.datums import Segment, Trajectory
 from plait.core.errors import (
     CapacityError,
-    PlaitError,
     RequestError,
     RunEnded,
     StoreError,
     WorkerLost,
 )
 from plait.core.operations import Sampled, StopReason
+from plait.envs.contain import contained, told
 from plait.envs.protocol import Environment
+from plait.envs.turns import read_turn
 
 Draw = Callable[[tuple[int, ...], int], Awaitable[Sampled]]
 """``(tokens so far, turn) -> what the policy says next``."""
@@ -71,6 +72,7 @@ async def play(
     max_turns: int,
     max_context: int,
     max_tokens: int,
+    vocab_size: int,
     deadline_s: float,
     now: Callable[[], float],
     tool: Callable[[float, float], None],
@@ -87,6 +89,7 @@ async def play(
                 max_turns=max_turns,
                 max_context=max_context,
                 max_tokens=max_tokens,
+                vocab_size=vocab_size,
                 now=now,
                 tool=tool,
             )
@@ -94,18 +97,16 @@ async def play(
         out_of_time(episode, deadline_s)
     except FATAL:
         raise
-    except PlaitError as failure:
-        _fail(episode, str(failure))
     except Exception as failure:
         # A user's environment may raise anything: it is this sample's error and nothing else's.
-        _fail(episode, f"{type(failure).__name__}: {failure}")
+        fail(episode, told(failure))
     finally:
         episode.left_s = deadline_s - (now() - started)
 
 
 def out_of_time(episode: Episode, deadline_s: float) -> None:
     """The episode has used up its deadline: an error, whatever it had earned."""
-    _fail(episode, f"rollout took longer than {deadline_s:g} s")
+    fail(episode, f"rollout took longer than {deadline_s:g} s")
 
 
 async def _turns(
@@ -116,27 +117,29 @@ async def _turns(
     max_turns: int,
     max_context: int,
     max_tokens: int,
+    vocab_size: int,
     now: Callable[[], float],
     tool: Callable[[float, float], None],
 ) -> None:
     for turn in range(max_turns):
         tokens = episode.tokens
         if len(tokens) + max_tokens > max_context:
-            _fail(episode, f"context of {max_context} tokens is full after {turn} turns")
+            fail(episode, f"context of {max_context} tokens is full after {turn} turns")
             return
         sampled = await draw(tokens, turn)
         episode.segments.append(Segment(tokens=sampled.tokens, logprobs=sampled.logprobs))
         episode.n_turns, episode.version = turn + 1, sampled.version
         episode.stop_reason = sampled.stop_reason.value
         if sampled.stop_reason is StopReason.ABORT:
-            _fail(episode, "aborted")
+            fail(episode, "aborted")
             return
         t0 = now()
-        answer = await env.step(sampled.tokens)
+        with contained("the environment's step()"):
+            answer = read_turn(await env.step(sampled.tokens), vocab_size)
         t1 = now()
         episode.tool_s += t1 - t0
         tool(t0, t1)
-        episode.why = str(answer.info.get("why", episode.why))
+        episode.why = answer.info.get("why", episode.why)
         if answer.done:
             episode.reward = answer.reward
             return
@@ -144,5 +147,6 @@ async def _turns(
     episode.why = f"stopped after {max_turns} turns"
 
 
-def _fail(episode: Episode, error: str) -> None:
+def fail(episode: Episode, error: str) -> None:
+    """The episode's end is an error, whatever it had earned."""
     episode.error, episode.reward = error, None

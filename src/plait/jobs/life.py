@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plait.adapters.export import export_adapter
-from plait.core.errors import PlaitError, RunEnded, StoreError
+from plait.core.errors import ConfigError, PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import Stage
+from plait.core.text import writable
 from plait.envs.closing import close_source
+from plait.envs.contain import contained, told
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext
@@ -125,7 +127,9 @@ class Life:
             for tracker in self._trackers(spec, recorder):
                 stack.push_async_callback(asyncio.to_thread, tracker.finish)
             await context.scorer.check()
-            stage, reason = await job.controller(context).run()
+            with contained("the controller"):
+                ended = await job.controller(context).run()
+            stage, reason = _ending(ended)
         await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
         return Outcome(stage=stage, reason=reason)
 
@@ -148,6 +152,7 @@ class Life:
             account=account,
             room=self._room,
             block_size=settings.block_size,
+            vocab_size=self._session.head.shape.vocab_size,
             deterministic=settings.deterministic,
         )
 
@@ -159,12 +164,12 @@ class Life:
             facts = self._session.run(name).facts
             if facts.stage.ended:
                 return Outcome(stage=facts.stage, reason=facts.reason)
+        reason = told(error)
         if isinstance(error, PlaitError):
-            return Outcome(stage=Stage.FAILED, reason=str(error))
-        reason = f"{type(error).__name__}: {error}"
+            return Outcome(stage=Stage.FAILED, reason=reason)
         log = self._recorder.layout.root / "logs" / f"{name}.log"
         try:
-            with log.open("a", encoding="utf-8") as out:
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as out:
                 traceback.print_exception(error, file=out)
         except OSError:
             return Outcome(stage=Stage.FAILED, reason=reason)
@@ -199,3 +204,13 @@ class Life:
             self._recorder.outside(what, run=RunId(name), key=key, t0=t0, t1=t1)
 
         return write
+
+
+def _ending(returned: object) -> tuple[Stage, str]:
+    """What a controller's ``run`` returned, which may be a user's: how the job ended, and why."""
+    match returned:
+        case (Stage() as stage, str() as reason) if stage.ended:
+            return stage, writable(reason)
+    raise ConfigError(
+        f"the controller's run() returned {type(returned).__name__}: return (Stage.DONE, why)"
+    )

@@ -4,9 +4,11 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import iscoroutinefunction
 from typing import Any
 
 from plait.core.errors import ConfigError
+from plait.envs.contain import loading
 from plait.envs.protocol import TaskSource
 from plait.envs.registry import make_source
 from plait.jobs.context import Controller, JobContext
@@ -28,14 +30,15 @@ def load_controller(spec: JobSpec) -> Callable[[JobContext], Controller]:
     if spec.controller is None:
         return RLController
     module, _, name = spec.controller.partition(":")
-    with importable(spec.base_dir):
-        try:
-            found: Any = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"controller {spec.controller} of job {spec.name}: {error}"
-            ) from error
-    return found  # type: ignore[no-any-return]
+    what = f"controller {spec.controller} of job {spec.name}"
+    with importable(spec.base_dir), loading(what):
+        found: Any = getattr(importlib.import_module(module), name)
+    if not isinstance(found, type) or not iscoroutinefunction(getattr(found, "run", None)):
+        raise ConfigError(
+            f"{what} is no controller: name a class that takes a JobContext and has "
+            "`async def run(self)`"
+        )
+    return found
 
 
 @contextmanager

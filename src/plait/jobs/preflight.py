@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from plait.core.errors import ConfigError, PlaitError
+from plait.envs.contain import contained, told
 from plait.envs.protocol import Closing, TaskSource
 from plait.envs.single import SingleTurn
 from plait.jobs.named import load_controller
@@ -77,15 +78,14 @@ async def prompt_tokens(
 
 async def _count(source: TaskSource, index: int, split: str) -> int:
     try:
-        env = source.make(index, split)
-        try:
-            return len(await env.start())
-        finally:
-            if isinstance(env, Closing):
-                env.close()
+        with contained(f"the environment, asked for {split} problem {index},"):
+            env = source.make(index, split)
+            try:
+                return len(await env.start())
+            finally:
+                if isinstance(env, Closing):
+                    env.close()
     except PlaitError:
         raise
     except Exception as error:  # a user's environment: what it may raise is not ours to know
-        raise ConfigError(
-            f"{split} problem {index} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"{split} problem {index} cannot be made: {told(error)}") from error

@@ -8,12 +8,13 @@ wait for a free grader included; time in which it only waited for its batch is n
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from plait.envs.contain import contained, told
 from plait.envs.protocol import Environment
-from plait.jobs.episode import Episode, out_of_time
+from plait.jobs.episode import Episode, fail, out_of_time
 from plait.jobs.sections import RewardSection
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
@@ -51,11 +52,12 @@ class Scorer:
         for reward in self._spec.rewards:
             name = reward.function or reward.name or ""
             if name != JUDGE:
-                await self._pool.check(name, sys_path=self._path)
+                await self._pool.check(name, sys_path=self._path, owner=self._spec.name)
 
     async def aclose(self) -> None:
-        """Close the judges' connections."""
+        """Close the judges' connections and end the job's own graders."""
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._pool.release, self._spec.name)
             for judge in self._judges:
                 stack.push_async_callback(judge.aclose)
 
@@ -70,7 +72,7 @@ class Scorer:
                 tasks.create_task(self._group(group, members))
 
     async def _group(self, group: Sequence[Episode], envs: Sequence[Environment]) -> None:
-        scored = [(e, env.columns()) for e, env in zip(group, envs, strict=True) if e.error is None]
+        scored = _with_columns(group, envs)
         if not scored:
             return
         prompts = [self._tokenizer.decode(e.prompt) for e, _ in scored]
@@ -126,3 +128,25 @@ class Scorer:
             )
 
         return call
+
+
+def _with_columns(
+    group: Sequence[Episode], envs: Sequence[Environment]
+) -> list[tuple[Episode, Mapping[str, Any]]]:
+    """The episodes that can be scored, each with the same columns; the others become errors."""
+    found: list[tuple[Episode, Mapping[str, Any]]] = []
+    for episode, env in zip(group, envs, strict=True):
+        if episode.error is not None:
+            continue
+        try:
+            with contained("the environment's columns()"):
+                columns = dict(env.columns())
+        except Exception as error:  # a user's environment: this sample's error and nobody else's
+            fail(episode, told(error))
+            continue
+        if found and columns.keys() != found[0][1].keys():
+            names = " and ".join(", ".join(c) or "none" for c in (found[0][1], columns))
+            fail(episode, f"the environment gave its samples different columns: {names}")
+            continue
+        found.append((episode, columns))
+    return found

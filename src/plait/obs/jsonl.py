@@ -16,17 +16,20 @@ from threading import Lock
 from typing import Any
 
 from plait.core.errors import StoreError
+from plait.core.text import writable
 
 BLOCK_BYTES = 1 << 16
 """How much of a file's end is read at a time in search of its last newline."""
 
 
 def dumps(value: object) -> str:
-    """Compact JSON; NaN and infinities, which JSON lacks, become null."""
+    """Compact JSON; NaN and infinities, which JSON lacks, become null, and what UTF-8 lacks (lone
+    surrogates) is escaped."""
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+    return writable(text)
 
 
 class JsonlWriter:

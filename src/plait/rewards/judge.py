@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from plait.core.errors import ConfigError
+from plait.core.text import writable
 from plait.rewards.outcome import RewardOutcome, failed
 from plait.sections import read_section
 
@@ -114,7 +115,7 @@ class Judge:
 
     async def _ask(self, row: Mapping[str, Any]) -> str:
         config = self._config
-        text = FIELD.sub(lambda found: str(row[found[1]]), config.prompt)
+        text = writable(FIELD.sub(lambda found: str(row[found[1]]), config.prompt))
         messages = [] if config.system is None else [{"role": "system", "content": config.system}]
         reply = await self._client.chat.completions.create(
             model=config.model,

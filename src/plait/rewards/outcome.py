@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from plait.core.errors import RewardError
+from plait.core.text import writable
 
 MAX_ERROR_CHARS = 500
 """A traceback of a symbolic-maths library can be megabytes long, and it goes into every record."""
@@ -29,6 +30,7 @@ class RewardOutcome:
 
 def failed(why: str, n: int) -> list[RewardOutcome]:
     """``n`` samples that were not scored for one and the same reason."""
+    why = writable(why)
     short = why if len(why) <= MAX_ERROR_CHARS else why[: MAX_ERROR_CHARS - 1] + "…"
     return [RewardOutcome(error=short)] * n
 
@@ -42,7 +44,24 @@ def read_outcomes(raw: object, n: int, name: str) -> list[RewardOutcome]:
         return failed(f"reward {name} returned {kind}: return a list of {n} numbers", n)
     if len(raw) != n:
         return failed(f"reward {name} returned {len(raw)} values for {n} completions", n)
-    return [_read(value, name) for value in raw]
+    return [read_value(value, f"reward {name} returned") for value in raw]
+
+
+def read_value(value: object, says: str) -> RewardOutcome:
+    """One value in plain numbers; ``says`` begins the error if it is no reward."""
+    if value is None:
+        return RewardOutcome()
+    if hasattr(value, "item"):
+        value = value.item()  # a numpy or torch scalar
+    if not isinstance(value, numbers.Real):
+        return RewardOutcome(error=f"{says} {type(value).__name__} where a number belongs")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        return RewardOutcome(error=f"{says} {number}: rewards must be finite")
+    return RewardOutcome(value=number)
 
 
 def combine(parts: Iterable[tuple[float, RewardOutcome]]) -> RewardOutcome:
@@ -62,20 +81,3 @@ def combine(parts: Iterable[tuple[float, RewardOutcome]]) -> RewardOutcome:
     if total is not None and not math.isfinite(total):
         return RewardOutcome(error="the weighted sum of rewards is not finite: lower the weights")
     return RewardOutcome(value=total)
-
-
-def _read(value: object, name: str) -> RewardOutcome:
-    if value is None:
-        return RewardOutcome()
-    if hasattr(value, "item"):
-        value = value.item()  # a numpy or torch scalar
-    if not isinstance(value, numbers.Real):
-        kind = type(value).__name__
-        return RewardOutcome(error=f"reward {name} returned {kind} where a number belongs")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        return RewardOutcome(error=f"reward {name} returned {number}: rewards must be finite")
-    return RewardOutcome(value=number)

@@ -8,7 +8,9 @@ Invariants:
 - A call's deadline runs from when a process starts on it, modules imported; waiting for a free
   process has a bound of its own.
 - One owner's hung graders never hold every process (with more than one).
-- Processes are bound to one owner's import path, so two jobs may each have a ``rewards.py``.
+- A process that has run a user's function serves one owner and one import path for ever: what the
+  function leaves behind there (modules, globals, forked children) is nobody else's. Processes of
+  plait's own functions are shared.
 
 Left to others: which rewards a job has and their weights (``jobs``), judges behind a URL
 (``judge``).
@@ -31,16 +33,23 @@ MIN_PROCESSES = 2
 """Two, so that one owner's hung grader leaves a process for the others."""
 MAX_PROCESSES = 8
 """Each may hold sympy or more; graders are light, so more would only cost memory."""
+MAX_IDLE = 32
+"""Idle processes kept for their next call: one for each job of a large launch, for starting Python
+and importing a grader takes longer than most calls."""
 QUEUE_FACTOR = 10.0
 """A call may wait this many deadlines for a free process before it is given up."""
 MEMORY_BYTES = 8 * 2**30
 """Private memory of one process: a grader that evaluates ``9**9**9`` must not take the machine."""
 
 Outcomes = list[RewardOutcome]
+Binding = tuple[str, tuple[str, ...]]
+"""Whose process it is, and the import path it was started with."""
+OURS: Binding = ("", ())
+"""For functions of plait's own."""
 
 
 class RewardPool:
-    """At most ``n`` grader processes, started when first needed; use as ``async with``."""
+    """At most ``n`` grader processes at work, started when first needed; use as ``async with``."""
 
     def __init__(
         self, n: int | None = None, *, memory_bytes: int = MEMORY_BYTES, log: Path | None = None
@@ -50,7 +59,7 @@ class RewardPool:
         self.n = n or min(max(cores, MIN_PROCESSES), MAX_PROCESSES)
         self._memory_bytes = memory_bytes
         self._log = log
-        self._idle: list[tuple[tuple[str, ...], GraderProcess]] = []
+        self._idle: list[tuple[Binding, GraderProcess]] = []
         self._busy: dict[str, int] = {}
         self._n_busy = 0
         self._free = asyncio.Condition()
@@ -77,11 +86,21 @@ class RewardPool:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(process.kill() for _, process in idle))
 
-    async def check(self, name: str, *, sys_path: Sequence[str] = ()) -> None:
+    async def release(self, owner: str) -> None:
+        """End the idle processes that are ``owner``'s: it will not ask again."""
+        leaving = [process for (whose, _), process in self._idle if whose == owner]
+        self._idle = [(b, process) for b, process in self._idle if b[0] != owner]
+        await asyncio.gather(*(process.kill() for process in leaving))
+
+    async def check(self, name: str, *, sys_path: Sequence[str] = (), owner: str = "") -> None:
         """Import the reward now, in a process; ConfigError with the reason if it cannot be."""
         reward = find_reward(name)
+        where = tuple(sys_path)
+        owner = owner or os.pathsep.join(where)
         try:
-            async with self._process(tuple(sys_path), name, LOAD_S) as process:
+            async with self._process(
+                _binding(reward.target, owner, where), owner, LOAD_S
+            ) as process:
                 await process.load(reward.target)
         except (RewardError, GraderDied, TimeoutError) as error:
             raise ConfigError(f"reward {name} cannot be loaded: {error}") from error
@@ -99,8 +118,8 @@ class RewardPool:
     ) -> Outcomes:
         """One outcome per completion; ConfigError only for a name that cannot be one.
 
-        ``columns`` hold one value per completion. ``owner`` is who the processes are shared
-        fairly between (a job); default: the import path.
+        ``columns`` hold one value per completion. ``owner`` (a job) is whose the processes of a
+        user's function are, and between whom all are shared fairly; default: the import path.
         """
         reward = find_reward(name)
         n = len(completions)
@@ -171,13 +190,17 @@ class RewardPool:
         sys_path: tuple[str, ...],
         owner: str,
     ) -> Any:
-        async with self._process(sys_path, owner, QUEUE_FACTOR * deadline_s) as process:
+        binding = _binding(request["target"], owner, sys_path)
+        async with self._process(binding, owner, QUEUE_FACTOR * deadline_s) as process:
             try:
                 await process.load(request["target"])
             except TimeoutError:
                 await process.kill()
                 raise RewardError(f"reward {name} was not imported within {LOAD_S:g} s") from None
-            except (RewardError, GraderDied) as error:
+            except GraderDied as error:
+                await process.kill()
+                raise RewardError(f"reward {name} cannot be loaded: {error}") from error
+            except RewardError as error:
                 raise RewardError(f"reward {name} cannot be loaded: {error}") from error
             try:
                 return await process.ask(request, deadline_s)
@@ -188,20 +211,21 @@ class RewardPool:
                     "make it faster or raise its deadline_s"
                 ) from None
             except GraderDied as error:
+                await process.kill()  # it may live on after an answer that nobody can trust
                 raise RewardError(f"reward {name} ended its process ({error})") from error
             except RewardError as error:
                 raise RewardError(f"reward {name} raised {error}") from error
 
     @contextlib.asynccontextmanager
     async def _process(
-        self, sys_path: tuple[str, ...], owner: str, wait_s: float
+        self, binding: Binding, owner: str, wait_s: float
     ) -> AsyncIterator[GraderProcess]:
         """A process for one request; it goes back to the idle ones only if the request ended."""
         await self._acquire(owner, wait_s)
         process: GraderProcess | None = None
         clean = False
         try:
-            process = await self._take(sys_path)
+            process = await self._take(binding)
             try:
                 yield process
             except RewardError:
@@ -211,7 +235,7 @@ class RewardPool:
         finally:
             try:
                 if process is not None and clean and not self._closed:
-                    self._idle.append((sys_path, process))
+                    self._idle.append((binding, process))
                 elif process is not None:
                     self.n_killed += 0 if self._closed else 1
                     await process.kill()
@@ -241,23 +265,27 @@ class RewardPool:
             self._busy[owner] -= 1
             self._free.notify_all()
 
-    async def _take(self, sys_path: tuple[str, ...]) -> GraderProcess:
-        """An idle process of this import path, else a new one in the place of another's."""
+    async def _take(self, binding: Binding) -> GraderProcess:
+        """An idle process of this binding, else a new one, if need be in the place of another's."""
         if self._closed:
             raise RewardError("the pool of graders is closed")
-        for i, (path, process) in enumerate(self._idle):
-            if path == sys_path:
+        for i, (bound, process) in enumerate(self._idle):
+            if bound == binding:
                 del self._idle[i]
                 if process.alive:
                     return process
                 await process.kill()
                 break
-        while self._idle and self._n_busy + len(self._idle) > self.n:
+        while self._idle and self._n_busy + len(self._idle) > max(self.n, MAX_IDLE):
             await self._idle.pop(0)[1].kill()
         self.n_started += 1
         try:
             return await GraderProcess.start(
-                sys_path, memory_bytes=self._memory_bytes, log=self._log
+                binding[1], memory_bytes=self._memory_bytes, log=self._log
             )
         except (GraderDied, TimeoutError, OSError) as error:
             raise RewardError(f"a grader process could not start: {error}") from error
+
+
+def _binding(target: str, owner: str, sys_path: tuple[str, ...]) -> Binding:
+    return OURS if target.startswith("plait.") else (owner, sys_path)

@@ -1,7 +1,8 @@
 """Process: the parent's end of one grader process: start it, ask it, kill it.
 
-It has a session of its own, so killing its process group ends what a grader has started too, and
-Ctrl-C at the terminal does not reach it. A process that was killed is never used again.
+It runs under a keeper (``cluster.keeper``), which is told to end it with all that a grader has
+started, detached or not; Ctrl-C at the terminal reaches neither. A process that was killed is never
+used again.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import contextlib
 import json
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import plait
+from plait.cluster.keeper import SWEEP_S
 from plait.core.errors import RewardError
 from plait.rewards.worker import HEADER
 
@@ -25,6 +26,8 @@ MAX_REPLY_BYTES = 64 * 2**20
 """A larger reply is a fault, not a score."""
 START_S = 60.0
 """Starting Python on a busy small machine."""
+KILL_S = SWEEP_S + 2.0
+"""For the keeper to kill what a grader has started; then it is killed itself."""
 LOAD_S = 120.0
 """Importing a grader's modules: sympy alone takes seconds on a loaded machine."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -32,7 +35,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 class GraderDied(Exception):
-    """The process ended in the middle of a request; the message says how."""
+    """The process ended in the middle of a request, or answered another; the message says how."""
 
 
 class GraderProcess:
@@ -42,6 +45,7 @@ class GraderProcess:
         self._popen = popen
         self._loaded: set[str] = set()
         self._killed = False
+        self._n_asked = 0
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
@@ -101,17 +105,22 @@ class GraderProcess:
     async def _ask(self, request: dict[str, Any]) -> Any:
         try:
             body = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
+        except Exception as error:  # columns hold a user's objects, which may raise anything
             raise RewardError(f"a column cannot be sent to a process: {error}") from error
         try:
-            self._writer.write(HEADER.pack(len(body)) + body)
+            self._n_asked += 1
+            self._writer.write(HEADER.pack(self._n_asked, len(body)) + body)
             await self._writer.drain()
-            (n_bytes,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            number, n_bytes = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            if number != self._n_asked:
+                raise GraderDied("it answered another request: does it use plait's own channel?")
             if n_bytes > MAX_REPLY_BYTES:
                 raise GraderDied(f"its reply had {n_bytes} bytes")
             reply = json.loads(await self._reader.readexactly(n_bytes))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise GraderDied(await self._status()) from error
+        except ValueError as error:
+            raise GraderDied(f"its reply cannot be read: {error}") from error
         if "error" in reply:
             raise RewardError(reply["error"])
         return reply.get("value")
@@ -133,13 +142,19 @@ class GraderProcess:
         return f"{'exit status' if found.si_code == os.CLD_EXITED else 'signal'} {found.si_status}"
 
     async def kill(self) -> None:
-        """End the process and everything in its group, and collect it."""
+        """End the process and everything that it has started, and collect it."""
         if self._killed:
             return
         self._killed = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.terminate()
         if hasattr(self, "_writer"):
             self._writer.transport.abort()
-        while self._popen.poll() is None:  # noqa: ASYNC110 - SIGKILL: a matter of milliseconds
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_S):
+                await self._collected()
+        self._popen.kill()  # does nothing once it has been collected
+        await self._collected()
+
+    async def _collected(self) -> None:
+        while self._popen.poll() is None:  # noqa: ASYNC110 - a matter of milliseconds
             await asyncio.sleep(0.005)

@@ -1,15 +1,17 @@
 """Worker: the main program of a grader process (``python -m plait.rewards.worker FD``).
 
-Requests in and replies out are frames on one socket (length, then bytes). Requests are pickled by
-plait itself and may hold whatever a dataset's columns hold; replies are JSON, so nothing that a
-grader makes is ever unpickled by plait.
+Requests in and replies out are frames on one socket (number, length, then bytes). Requests are
+pickled by plait itself and may hold whatever a dataset's columns hold; replies are JSON, so nothing
+that a grader makes is ever unpickled by plait.
 
 Invariants: one request at a time, on the main thread (signal-based timeouts work here); an
-exception is a reply, not the end; the process ends with its parent, even in a busy loop (Linux).
-Deadlines are the parent's: it kills this process.
+exception is a reply, not the end; a reply bears its request's number; a copy of this process that a
+grader has forked never answers; the process and all that a grader has started end with its parent,
+even in a busy loop (``keeper``; Linux). Deadlines are the parent's: it has this process killed.
 """
 
 import json
+import os
 import pickle
 import resource
 import socket
@@ -17,23 +19,25 @@ import struct
 import sys
 from typing import Any
 
-from plait.cluster.orphans import end_with_parent
+from plait.cluster.keeper import kept
 from plait.core.errors import RewardError
 from plait.rewards.calling import Function, call_function, load_function
 from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
 
-HEADER = struct.Struct("!Q")
+HEADER = struct.Struct("!QQ")
+"""A request's number and how many bytes follow; the same before its reply."""
 
 
 def main() -> None:
     """Serve until the socket closes."""
-    end_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
     functions: dict[str, Function] = {}
-    while (frame := _receive(channel)) is not None:
-        request = pickle.loads(frame)
+    own = os.getpid()
+    while (received := _receive(channel)) is not None:
+        number, frame = received
         try:
-            body = json.dumps(_serve(request, functions)).encode()
+            body = json.dumps(_serve(pickle.loads(frame), functions)).encode()
         except BaseException as error:
             # The recorder: whatever a user's function raises becomes its samples' error. Libraries
             # derive their timeouts from BaseException, and a function may call sys.exit().
@@ -41,7 +45,10 @@ def main() -> None:
                 str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
             )
             body = json.dumps({"error": why[:MAX_ERROR_CHARS]}).encode()
-        channel.sendall(HEADER.pack(len(body)) + body)
+        if os.getpid() != own:
+            # The function has forked, and its child came back here: the channel is not the child's.
+            os._exit(1)
+        channel.sendall(HEADER.pack(number, len(body)) + body)
 
 
 def _serve(request: dict[str, Any], functions: dict[str, Function]) -> dict[str, Any]:
@@ -70,9 +77,13 @@ def _limit_memory(n_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, n_bytes))
 
 
-def _receive(channel: socket.socket) -> bytes | None:
-    header = _exactly(channel, HEADER.size)
-    return None if header is None else _exactly(channel, HEADER.unpack(header)[0])
+def _receive(channel: socket.socket) -> tuple[int, bytes] | None:
+    """The next request and its number."""
+    if (header := _exactly(channel, HEADER.size)) is None:
+        return None
+    number, n_bytes = HEADER.unpack(header)
+    body = _exactly(channel, n_bytes)
+    return None if body is None else (number, body)
 
 
 def _exactly(channel: socket.socket, n_bytes: int) -> bytes | None:
@@ -86,4 +97,4 @@ def _exactly(channel: socket.socket, n_bytes: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    main()
+    kept(main)

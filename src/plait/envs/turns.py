@@ -1,0 +1,53 @@
+"""Turns: what an environment, which may be a user's, answers: checked value by value.
+
+Numbers of numpy and torch are numbers. Anything else that is wrong is an EnvironmentFailure, the
+sample's error: further on, where a batch is computed or written, it would be the whole job's.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+
+from plait.core.errors import EnvironmentFailure
+from plait.core.text import writable
+from plait.envs.protocol import Turn
+from plait.rewards.outcome import read_value
+
+
+def read_turn(answer: object, vocab_size: int) -> Turn:
+    """The turn in plain numbers; of ``info`` only ``why`` is kept."""
+    if not isinstance(answer, Turn):
+        kind = type(answer).__name__
+        raise EnvironmentFailure(f"the environment's step() returned {kind}: return a Turn")
+    reward = read_value(answer.reward, "the environment's reward is")
+    if reward.error is not None:
+        raise EnvironmentFailure(reward.error)
+    if not isinstance(answer.info, Mapping):
+        kind = type(answer.info).__name__
+        raise EnvironmentFailure(f"a Turn's info is {kind} where a mapping belongs")
+    why = {"why": writable(str(answer.info["why"]))} if "why" in answer.info else {}
+    return Turn(
+        tokens=read_tokens(answer.tokens, vocab_size, "a Turn's tokens"),
+        reward=reward.value,
+        done=bool(answer.done),
+        info=why,
+    )
+
+
+def read_tokens(tokens: object, vocab_size: int, what: str) -> tuple[int, ...]:
+    """Token ids of the vocabulary; ``what`` they are stands in the error."""
+    values = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if not isinstance(values, Sequence):
+        kind = type(values).__name__
+        raise EnvironmentFailure(f"{what} are {kind}: give a tuple of token ids")
+    ids = []
+    for value in values:
+        try:
+            ids.append(operator.index(value))
+        except TypeError:
+            kind = type(value).__name__
+            raise EnvironmentFailure(f"{what} hold {kind}: give token ids") from None
+        if not 0 <= ids[-1] < vocab_size:
+            raise EnvironmentFailure(
+                f"{what} hold {ids[-1]}, which is no token of the model (0 to {vocab_size - 1})"
+            )
+    return tuple(ids)
