@@ -25,8 +25,8 @@ def whole_rows(lengths: Sequence[int]) -> tuple[list[Row], int]:
 
 
 def query_rows(own: Sequence[tuple[int, int]]) -> tuple[list[Row], int]:
-    """Rows for the positions ``start:end`` that each sequence has of its own, and their width: the
-    one that leaves the fewest places, padding included. A sequence may have none (it is a prefix)."""
+    """Rows for the positions ``start:end`` that each sequence has of its own (none, if it is its
+    family's prefix), and their width: the one that leaves the fewest places, padding included."""
     lengths = [end - start for start, end in own if end > start]
     width = min(
         sorted(set(lengths), reverse=True), key=lambda w: w * sum(-(-n // w) for n in lengths)
