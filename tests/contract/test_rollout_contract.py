@@ -103,6 +103,42 @@ def test_sampler_and_trainer_agree_on_logprobs(kit, adapters) -> None:
         assert scored == pytest.approx(drawn.logprobs, abs=max(1e-4, kit.logprob_atol))
 
 
+def test_a_prompt_is_scored_as_the_trainer_scores_it(kit, adapters) -> None:
+    engine = loaded(kit, adapters, max_batch_tokens=24)
+    run_ops(engine, sample("before", "a", 1))  # a prefix that the cache knows is scored too
+    asked = sample("x", "a", 1, n=2, prompt_logprobs=True)
+    result = run_ops(engine, asked, sample("y", "a", 1))["x"]
+    train = kit.train()
+    train.load(A, adapters[0], optimizer=False)
+    item = Datum(
+        input_tokens=PROMPT[:-1], target_tokens=PROMPT[1:], mask=(True,) * (len(PROMPT) - 1)
+    )
+    scored = drain(train.forward(A, [item], adapter=True)).logprobs[0]
+    assert result.prompt_logprobs == pytest.approx(scored, abs=max(1e-4, kit.logprob_atol))
+    unscored = run_ops(engine, sample("x", "a", 1, n=2))["x"]
+    kit.assert_same(SampleResult(samples=result.samples), unscored)
+
+
+def test_the_likeliest_tokens_are_named_at_every_position(kit) -> None:
+    op = sample("x", n=2, temperature=0.0, prompt_logprobs=True, topk_logprobs=4)
+    result = run_ops(kit.rollout(), op)["x"]
+    assert len(result.prompt_topk) == len(PROMPT) - 1
+    for drawn in result.samples:
+        assert tuple(best[0] for best in drawn.topk) == tuple(
+            zip(drawn.tokens, drawn.logprobs, strict=True)
+        )
+    for ranked in (*result.prompt_topk, *result.samples[0].topk):
+        assert len({token for token, _ in ranked}) == 4
+        assert [p for _, p in ranked] == sorted((p for _, p in ranked), reverse=True)
+    for token, logprob, ranked in zip(
+        PROMPT[1:], result.prompt_logprobs, result.prompt_topk, strict=True
+    ):
+        assert dict(ranked).get(token, logprob) == pytest.approx(logprob, abs=1e-9)
+        assert logprob <= ranked[0][1] + 1e-9
+    bare = run_ops(kit.rollout(), sample("x"))["x"]
+    assert bare.prompt_logprobs == bare.prompt_topk == bare.samples[0].topk == ()
+
+
 def test_a_stop_token_ends_a_sample_and_is_kept(kit) -> None:
     free = run_ops(kit.rollout(), sample("x", max_tokens=20))["x"].samples[0]
     stop = free.tokens[5]
@@ -260,7 +296,16 @@ def test_a_prompt_that_can_never_fit_is_refused(kit) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"prompt": (-1,)}, {"prompt": (10**9,)}, {"prompt": ()}, {"max_tokens": 0}, {"n": 0}]
+    "wrong",
+    [
+        {"prompt": (-1,)},
+        {"prompt": (10**9,)},
+        {"prompt": ()},
+        {"max_tokens": 0},
+        {"n": 0},
+        {"topk_logprobs": 21},
+        {"topk_logprobs": -1},
+    ],
 )
 def test_wrong_arguments_are_refused_and_the_engine_lives_on(kit, wrong: dict) -> None:
     engine = kit.rollout()

@@ -98,13 +98,17 @@ class RunClient:
         first_index: int = 0,
         version: int | None = None,
         base: bool = False,
+        prompt_logprobs: bool = False,
+        topk_logprobs: int = 0,
     ) -> SampleResult:
         """Draw ``n`` continuations from a published version (default: the newest), or the base
-        model."""
+        model. ``prompt_logprobs`` scores the prompt too, ``topk_logprobs`` (at most ``MAX_TOPK``)
+        names the likeliest tokens at each position."""
         prompt, params = arguments.token_ids("the prompt", prompt), arguments.sampling(params)
-        n, first_index = (
+        n, first_index, topk_logprobs = (
             arguments.whole_number("n", n),
             arguments.whole_number("first_index", first_index),
+            arguments.whole_number("topk_logprobs", topk_logprobs),
         )
         if base:
             version = None
@@ -122,6 +126,8 @@ class RunClient:
             n=n,
             params=params,
             first_index=first_index,
+            prompt_logprobs=prompt_logprobs,
+            topk_logprobs=topk_logprobs,
         )
         return (await self._head.samples.sample((op,)))[0]
 

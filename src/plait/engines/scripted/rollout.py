@@ -96,7 +96,7 @@ class ScriptedRollout:
                 continue
             for sequence in group.sequences:
                 self._scheduler.remove(sequence)
-            ended.append((op_id, SampleResult(samples=group.samples())))
+            ended.append((op_id, group.result()))
         return tuple(ended)
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
@@ -146,8 +146,13 @@ class ScriptedRollout:
         logits_V = policy.logits(self.shape.vocab_size, sequence.last_token, group.adapter)
         u = draw.uniform(params.seed, sequence.index, len(sequence.tokens))
         token = draw.choose(logits_V, params, u)
+        logprobs_V = policy.log_softmax(logits_V)
         sequence.tokens.append(token)
-        sequence.logprobs.append(float(policy.log_softmax(logits_V)[token]))
+        sequence.logprobs.append(float(logprobs_V[token]))
+        if group.op.topk_logprobs:
+            sequence.topk.append(policy.likeliest(logprobs_V, group.op.topk_logprobs))
+        if group.op.prompt_logprobs and not group.prompt_logprobs:
+            self._score_prompt(group)
         sequence.stop_reason = self._stop_reason(sequence)
         if sequence.stop_reason is None:
             return None
@@ -155,7 +160,18 @@ class ScriptedRollout:
         if not group.done:
             return None
         del self._groups[group.op.op_id]
-        return group.op.op_id, SampleResult(samples=group.samples())
+        return group.op.op_id, group.result()
+
+    def _score_prompt(self, group: sequences.Group) -> None:
+        prompt, k = group.op.prompt, group.op.topk_logprobs
+        seen = [
+            policy.log_softmax(policy.logits(self.shape.vocab_size, prev, group.adapter))
+            for prev in prompt[:-1]
+        ]
+        group.prompt_logprobs = tuple(
+            float(logprobs_V[token]) for logprobs_V, token in zip(seen, prompt[1:], strict=True)
+        )
+        group.prompt_topk = tuple(policy.likeliest(v, k) for v in seen) if k else ()
 
     def _stop_reason(self, sequence: sequences.Sequence) -> StopReason | None:
         params = sequence.group.op.params

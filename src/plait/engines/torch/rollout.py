@@ -1,6 +1,6 @@
 """Rollout: continuous batching over many adapters, one forward step at a time.
 
-The loop is *plan → batch → forward → draw → note*; who takes part is ``schedule``'s decision, which
+The loop is *plan → batch → forward → score, draw → note*; who takes part is ``schedule``'s decision, which
 requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
 """
 
@@ -27,6 +27,7 @@ from plait.engines.torch.model import Rope, forward
 from plait.engines.torch.packed import make_linear, plain_rows
 from plait.engines.torch.sampling import draw, uniforms
 from plait.engines.torch.schedule import Plan, Scheduler
+from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
 from plait.engines.torch.weights import load_weights
 from plait.models.shape import read_shape
@@ -184,34 +185,39 @@ class TorchRollout:
             on_layer=self._on_layer,
         )
         self._scheduler.advance(plan)
-        return self._draw(batch, h_ND) if batch.draws else []
+        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
+        if batch.draws:
+            touched += self._draw(batch, h_ND)
+        over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
+        for request in over:
+            self._close(request)
+        return over
 
     def _draw(self, batch: Batch, h_ND: torch.Tensor) -> list[Request]:
-        """Draw the next token of every row that is due; returns the requests that are over."""
+        """Draw the next token of every row that is due; returns the requests that it may have
+        ended."""
         logits_RV = self._head(h_ND, batch.draw_rows)
         found = draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
             uniforms([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
+            [s.request.op.topk_logprobs for s in batch.draws],
         )
-        touched: dict[Request, None] = {}
-        rows = zip(batch.draws, found.tokens_R, found.logprobs_R, found.ok_R, strict=True)
-        for s, token, logprob, ok in rows:
+        touched: list[Request] = []
+        drawn = zip(found.tokens_R, found.logprobs_R, found.topk_R, strict=True)
+        for s, one, ok in zip(batch.draws, drawn, found.ok_R, strict=True):
             if not ok:
                 s.request.failure = (
                     f"sample {s.index} of run {s.policy[0]}, version {s.policy[1]}: logits are not "
                     f"finite after {s.n_drawn} tokens; lower the learning rate or go back a version"
                 )
-                touched[s.request] = None
+                touched.append(s.request)
                 continue
-            s.draw(token, logprob)
+            s.draw(*one)
             if s.reason is not None:
                 self._scheduler.remove(s)
-                touched[s.request] = None
-        over = [r for r in touched if r.failure or r.is_over]
-        for request in over:
-            self._close(request)
-        return over
+                touched.append(s.request)
+        return touched
 
     def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits of ``rows``: each is computed once, though several samples may draw from it."""

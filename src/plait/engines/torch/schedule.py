@@ -2,7 +2,8 @@
 
 Rules, first come first served by arrival:
 - samples that run decode in every step; prefill fills what is left of the step's token budget;
-- a prompt that several samples share is computed by one of them, the others fork from it;
+- a prompt that several samples share is computed by one of them, the others fork from it, but for
+  those that are to score it: these compute it themselves, whatever a cache knows;
 - a sample is admitted when its tokens so far fit and something is left for the others' growth;
 - when a running sample needs a block and there is none, samples of paused runs give theirs back
   first, then the newest. They keep their tokens and are computed again later;
@@ -165,7 +166,7 @@ class Scheduler:
 
     def _give_blocks(self, s: Sequence, n_active: int, plan: Plan) -> bool:
         """Hold blocks for all tokens so far, reusing what is known of them."""
-        found, chain = self.blocks.find(s.policy, s.tokens)
+        found, chain = self.blocks.find(s.policy, s.findable)
         n_new = self.blocks.blocks_for(len(s.tokens)) - len(found)
         need = n_new + self._growth(n_active)
         while need + sum(map(self.blocks.is_idle, found)) > self.blocks.n_available:
@@ -190,7 +191,7 @@ class Scheduler:
         forked: list[Sequence] = []
         for s in self.waiting:
             leader = leaders.get(s.group)
-            if leader is None or s.n_drawn or self._is_paused(s):
+            if leader is None or s.n_drawn or s.scores or self._is_paused(s):
                 continue
             # Each fork, and each leader that has some, takes a block of its own in the next step.
             n_next = len(forked) + 1 + len(plan.forks)
