@@ -1,4 +1,4 @@
-"""Log-probs of prompts and likeliest tokens: against ``transformers``, and whatever the cache has."""
+"""Log-probs of prompts and likeliest tokens, against ``transformers``, whatever the cache has."""
 
 from pathlib import Path
 
@@ -48,7 +48,9 @@ def engine(model: Path, **options) -> TorchRollout:
         return TorchRollout(model, **{"n_blocks": 256, "block_size": 4} | options)
 
 
-def op(name: str, *, prompt=PROMPT, n: int = 1, score: bool = True, k: int = 0, **options) -> Sample:
+def op(
+    name: str, *, prompt=PROMPT, n: int = 1, score: bool = True, k: int = 0, **options
+) -> Sample:
     return Sample(
         op_id=OpId(name),
         run_id=RunId("a"),
@@ -113,7 +115,7 @@ def test_a_cached_prompt_is_scored_all_the_same(model, reference) -> None:
     check(finish(e, op("turn", prompt=longer, max_tokens=1))["turn"], longer, reference)
 
 
-def test_a_prompt_that_another_request_is_computing_is_scored_all_the_same(model, reference) -> None:
+def test_a_prompt_that_somebody_else_computes_is_scored_all_the_same(model, reference) -> None:
     e = engine(model)
     found = finish(e, op("lead", n=2, score=False), op("x", n=2), op("y", n=2, k=K))
     check(found["x"], PROMPT, reference)
@@ -121,8 +123,11 @@ def test_a_prompt_that_another_request_is_computing_is_scored_all_the_same(model
     assert found["lead"].samples == found["x"].samples
 
 
-def test_scoring_survives_preemption_in_the_middle_of_a_prompt(model, reference) -> None:
-    e = engine(model, n_blocks=26, max_batch_tokens=8, max_seqs=4)
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_scoring_survives_preemption_in_the_middle_of_a_prompt(
+    model, reference, prefix_cache: bool
+) -> None:
+    e = engine(model, n_blocks=26, max_batch_tokens=8, max_seqs=4, prefix_cache=prefix_cache)
     e.add(op("a", n=2, k=K))
     for _ in range(5):
         e.step()

@@ -1,7 +1,7 @@
 """Rollout: continuous batching over many adapters, one forward step at a time.
 
-The loop is *plan → batch → forward → score, draw → note*; who takes part is ``schedule``'s decision, which
-requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
+The loop is *plan → batch → forward → score and draw → note*; who takes part is ``schedule``'s
+decision, which requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
 """
 
 from collections import Counter
