@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep as real_sleep
 
-from plait.core.errors import RequestError
+from plait.core.errors import ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.engines.moved import Moved, MovedSample, same_model
 from plait.engines.protocol import ForwardStep, ModelShape
 from plait.engines.scripted import checks, draw, files, policy, sequences
 from plait.engines.scripted.policy import Adapter
@@ -65,6 +66,46 @@ class ScriptedRollout:
 
     def add(self, op: Sample) -> None:
         """Queue a sample; RequestError on bad arguments, CapacityError if it can never fit."""
+        self._queue(self._group(op))
+
+    def export_sample(self, op_id: OpId, *, kv: bool) -> Moved:
+        """Take a request out; there is no cache to copy."""
+        group = self._groups.pop(op_id, None)
+        if group is None:
+            raise RequestError(f"sample {op_id} is not in flight here: it has ended, or never came")
+        for sequence in group.sequences:
+            self._scheduler.remove(sequence)
+        samples = tuple(
+            MovedSample(
+                tokens=tuple(sequence.tokens),
+                logprobs=tuple(sequence.logprobs),
+                topk=tuple(sequence.topk),
+                stop_reason=sequence.stop_reason,
+            )
+            for sequence in group.sequences
+        )
+        return Moved(
+            op=group.op,
+            shape=self.shape,
+            samples=samples,
+            prompt_logprobs=group.prompt_logprobs,
+            prompt_topk=group.prompt_topk,
+        )
+
+    def import_sample(self, moved: Moved) -> None:
+        """Go on with another engine's request; its keys and values count as computed again."""
+        if not same_model(moved.shape, self.shape):
+            raise ModelError(f"sample {moved.op.op_id} was begun on another base model")
+        group = self._group(moved.op)
+        if len(moved.samples) != moved.op.n:
+            raise RequestError(f"sample {moved.op.op_id}: move a request as it was exported")
+        group.prompt_logprobs, group.prompt_topk = moved.prompt_logprobs, moved.prompt_topk
+        for sequence, m in zip(group.sequences, moved.samples, strict=True):
+            sequence.tokens, sequence.logprobs = list(m.tokens), list(m.logprobs)
+            sequence.topk, sequence.stop_reason = list(m.topk), m.stop_reason
+        self._queue(group)
+
+    def _group(self, op: Sample) -> sequences.Group:
         checks.sample(op, self.shape)
         if op.op_id in self._groups:
             raise RequestError(f"sample {op.op_id} is in flight already: use a new operation id")
@@ -84,8 +125,11 @@ class ScriptedRollout:
         group.sequences = [
             sequences.Sequence(group=group, index=op.first_index + offset) for offset in range(op.n)
         ]
+        return group
+
+    def _queue(self, group: sequences.Group) -> None:
         self._scheduler.add(group)
-        self._groups[op.op_id] = group
+        self._groups[group.op.op_id] = group
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; ids that are not in flight are ignored."""

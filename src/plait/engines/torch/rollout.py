@@ -17,7 +17,9 @@ from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.engines.factory import BLOCK_SIZE
+from plait.engines.moved import Moved
 from plait.engines.protocol import ForwardStep
+from plait.engines.torch import moving
 from plait.engines.torch.batch import Batch, Batcher, attend
 from plait.engines.torch.blocks import Blocks, Policy
 from plait.engines.torch.intake import Intake
@@ -111,6 +113,25 @@ class TorchRollout:
 
     def add(self, op: Sample) -> None:
         """Queue a sample; RequestError on bad ids, CapacityError if it can never fit."""
+        for s in self._accept(op).sequences:
+            self._scheduler.add(s)
+
+    def export_sample(self, op_id: OpId, *, kv: bool) -> Moved:
+        """Take a request out, to go on elsewhere; RequestError if it is not in flight."""
+        request = self._requests.get(op_id)
+        if request is None:
+            raise RequestError(f"sample {op_id} is not in flight here: it has ended, or never came")
+        moved = moving.pack(request, self.shape, self._kv if kv else None)
+        self._close(request)
+        return moved
+
+    def import_sample(self, moved: Moved) -> None:
+        """Go on with another engine's request; refused as in ``add``, and with ModelError if it was
+        begun on another base model."""
+        moving.check(moved, self.shape)
+        moving.unpack(moved, self._accept(moved.op), self._scheduler, self._kv)
+
+    def _accept(self, op: Sample) -> Request:
         if op.op_id in self._requests:
             raise RequestError(f"sample {op.op_id} is queued already: give each its own op_id")
         loaded = self._adapters.get((op.run_id, op.version))
@@ -123,8 +144,7 @@ class TorchRollout:
         self._requests[op.op_id] = request
         if loaded is not None:
             loaded.n_alive += 1
-        for s in request.sequences:
-            self._scheduler.add(s)
+        return request
 
     def abort(self, op_ids: Seq[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""

@@ -13,6 +13,8 @@ What a step computes is ``rollout``'s.
 """
 
 from bisect import insort
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from plait.core.errors import CapacityError
@@ -63,6 +65,27 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_arrival)
+
+    def adopt(self, tables: Mapping[Sequence, Seq[int]], n_blocks: int) -> list[int]:
+        """Start samples of one run that lack only the last token's keys and values.
+
+        Their blocks are given as places among ``n_blocks`` new ones, which are returned; if there
+        is no room for them the samples wait, to be computed again, and none are returned.
+        """
+        n_active = len(self.running) + len(tables)
+        if n_blocks + self._growth(n_active) > self.blocks.n_available:
+            for s in tables:
+                self.add(s)
+            return []
+        blocks = self.blocks.take(next(iter(tables)).policy[0], n_blocks)
+        held: set[int] = set()
+        for s, places in tables.items():
+            s.blocks = [blocks[place] for place in places]
+            s.n_cached = len(s.tokens) - 1
+            self.blocks.share(held.intersection(s.blocks))
+            held.update(s.blocks)
+        self._start(list(tables))
+        return blocks
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence that is over, or given up, out of the queues."""

@@ -1,5 +1,5 @@
-"""Scoring: log-probs of prompt tokens, in blocks of rows: a long prompt's logits never lie in memory
-all at once. Which rows are due is ``batch``'s to say.
+"""Scoring: log-probs of prompt tokens, in blocks of rows, so that a long prompt's logits never lie
+in memory all at once. Which rows are due is ``batch``'s to say.
 """
 
 from collections.abc import Callable, Sequence
