@@ -73,10 +73,13 @@ def assert_close(got: SampleResult, want: SampleResult) -> None:
         assert a.logprobs == pytest.approx(b.logprobs, abs=NOISE)
 
 
-def test_copied_keys_and_values_spare_the_prefill_and_are_shared_as_before(model) -> None:
+@pytest.mark.parametrize("n_steps", [1, 7])
+def test_copied_keys_and_values_spare_the_prefill_and_are_shared_as_before(
+    model, n_steps: int
+) -> None:
     want, _, n_blocks = finish(engine(model), op("x", n=5))
     e = engine(model)
-    e.import_sample(begun(model, op("x", n=5)))
+    e.import_sample(begun(model, op("x", n=5), n_steps))
     got, n_prefill, n_blocks_there = finish(e)
     assert (n_prefill, n_blocks_there) == (0, n_blocks)
     assert_close(got["x"], want["x"])
