@@ -7,18 +7,16 @@ others are computed again. Each state goes through pickle, as between processes.
 
 import pickle
 import random
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from benchmarks.engine.adapters import random_adapter
 from benchmarks.figure import Measured
 from plait.core.ids import OpId, RunId
-from plait.core.operations import AdamParams, Datum, Sample, Sampled, SamplingParams
-from plait.core.runs import LoraSpec
+from plait.core.operations import Sample, Sampled, SamplingParams
 from plait.engines.torch.rollout import TorchRollout
-from plait.engines.torch.trainer import TorchTrain
 from plait.models.registry import resolve
 from plait.models.tokenizer import Tokenizer
 
@@ -55,10 +53,8 @@ def count(model: Path, n: int, n_tokens: int) -> Tally:
     """Draw ``n`` samples without and with a move."""
     rng = random.Random(n)
     ops = _ops(Tokenizer(model), n, n_tokens, rng)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = _adapters(model, Path(folder))
-        stayed, _ = _draw([_engine(model, paths)], ops, None)
-        moved, how = _draw([_engine(model, paths), _engine(model, paths)], ops, rng)
+    stayed, _ = _draw([_engine(model)], ops, None)
+    moved, how = _draw([_engine(model), _engine(model)], ops, rng)
     tally = Tally()
     for op_id, want in stayed.items():
         got = moved[op_id]
@@ -119,30 +115,8 @@ def _ops(tokenizer: Tokenizer, n: int, n_tokens: int, rng: random.Random) -> lis
     return ops
 
 
-def _adapters(model: Path, folder: Path) -> dict[RunId, str]:
-    """Adapters that have learned a little, so that they change what is drawn."""
-    tokens = Tokenizer(model).encode("the quick brown fox jumps over the lazy dog")
-    n = len(tokens) - 1
-    datum = Datum(
-        input_tokens=tokens[:-1],
-        target_tokens=tokens[1:],
-        mask=(True,) * n,
-        inputs={"weights": (1.0,) * n},
-    )
-    trainer = TorchTrain(model)
-    for run_id, rank in RANKS.items():
-        trainer.create(run_id, LoraSpec(rank=rank, seed=rank))
-        for _ in range(3):
-            for _step in trainer.forward_backward(run_id, [datum], "cross_entropy", {}):
-                pass
-            trainer.optim_step(run_id, AdamParams(learning_rate=1e-2))
-        (folder / run_id).mkdir()
-        trainer.save(run_id, str(folder / run_id), optimizer=False)
-    return {run_id: str(folder / run_id) for run_id in RANKS}
-
-
-def _engine(model: Path, adapters: dict[RunId, str]) -> TorchRollout:
+def _engine(model: Path) -> TorchRollout:
     engine = TorchRollout(model, n_blocks=2048)
-    for run_id, path in adapters.items():
-        engine.load_adapter(run_id, 1, path)
+    for run_id, rank in RANKS.items():
+        engine.load_adapter(run_id, 1, random_adapter(model, rank))
     return engine

@@ -20,6 +20,7 @@ from plait.core.operations import (
     SampleResult,
     StepResult,
 )
+from plait.core.plan import Keep
 from plait.core.runs import LoraSpec
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class ForwardStep:
     """Operations that ended in an error of their own (non-finite logits), with the reason."""
     short_of_blocks: frozenset[RunId] = frozenset()
     """Runs whose samples queued or gave way in this step for want of cache blocks."""
+    kv_blocks_idle: int = 0
+    """Blocks that nobody holds, with content that may serve again."""
+    n_evicted: int = 0
+    """Such blocks that were given up in this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,11 @@ class RolloutEngine(Protocol):
     def import_sample(self, moved: "Moved") -> None:
         """Go on with another engine's request; refused as in ``add``, and with ModelError if the
         base model or the adapter's version is not the one that it was begun with."""
+
+    def mark_prefix(
+        self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep
+    ) -> None:
+        """A hint: how soon what is cached of ``tokens`` may be given up."""
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""

@@ -11,6 +11,7 @@ from time import sleep as real_sleep
 from plait.core.errors import ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.core.plan import Keep
 from plait.engines.moved import Moved, MovedSample, same_model
 from plait.engines.protocol import ForwardStep, ModelShape
 from plait.engines.scripted import checks, draw, files, policy, sequences
@@ -142,6 +143,11 @@ class ScriptedRollout:
                 self._scheduler.remove(sequence)
             ended.append((op_id, group.result()))
         return tuple(ended)
+
+    def mark_prefix(
+        self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep
+    ) -> None:
+        """Nothing is cached beyond a request's end."""
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""

@@ -16,6 +16,7 @@ from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.core.plan import Keep
 from plait.engines.factory import BLOCK_SIZE
 from plait.engines.moved import Moved
 from plait.engines.protocol import ForwardStep
@@ -155,6 +156,10 @@ class TorchRollout:
                 ended.append((op_id, request.result()))
         return tuple(ended)
 
+    def mark_prefix(self, run_id: RunId, version: int | None, tokens: Seq[int], keep: Keep) -> None:
+        """Say how soon what is cached of ``tokens`` may be given up."""
+        self._blocks.mark((run_id, version), tokens, keep)
+
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""
         self._scheduler.set_paused(run_id, paused)
@@ -176,6 +181,7 @@ class TorchRollout:
     @torch.inference_mode()
     def step(self) -> ForwardStep:
         """One forward step over whatever is runnable."""
+        n_evicted = self._blocks.n_evicted
         plan = self._scheduler.plan()
         batch = self._batcher.build(plan)
         over: list[Request] = []
@@ -188,7 +194,7 @@ class TorchRollout:
                 raise EngineError(
                     f"a step of {batch.n_tokens} tokens failed ({first}); its samples are kept"
                 ) from e
-        return self._report(plan, batch, over)
+        return self._report(plan, batch, over, n_evicted)
 
     def _run(self, plan: Plan, batch: Batch) -> list[Request]:
         self._kv.copy(plan.copies)
@@ -251,7 +257,8 @@ class TorchRollout:
         place = {row: i for i, row in enumerate(distinct)}
         return logits[torch.tensor([place[r] for r in rows], device=logits.device)]
 
-    def _report(self, plan: Plan, batch: Batch, over: list[Request]) -> ForwardStep:
+    def _report(self, plan: Plan, batch: Batch, over: list[Request], n_evicted: int) -> ForwardStep:
+        """``n_evicted``: before the step."""
         by_run: Counter[RunId] = Counter()
         for segment in batch.segments:
             by_run[segment.policy[0]] += min(segment.end, batch.n_tokens) - segment.start
@@ -268,6 +275,8 @@ class TorchRollout:
             finished=tuple((r.op.op_id, r.result()) for r in over if not r.failure),
             failed=tuple((r.op.op_id, r.failure) for r in over if r.failure),
             short_of_blocks=frozenset(plan.short_of_blocks),
+            kv_blocks_idle=self._blocks.n_idle,
+            n_evicted=self._blocks.n_evicted - n_evicted,
         )
 
     def _pieces(self, policy: Policy) -> Pieces | None:
