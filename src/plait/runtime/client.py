@@ -10,7 +10,7 @@ nothing of another run comes between them. If the gradient fails, so does the st
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 from plait.core.errors import PlaitError, RequestError
@@ -238,6 +238,13 @@ class RunClient:
             self._head.gate.leave(self.facts)
             raise
         self._head.gate.leave(self.facts, then=None if self.facts.stage.ended else Stage.REWARD)
+
+    def tool_wait(
+        self, tokens: tuple[int, ...], version: int | None
+    ) -> AbstractContextManager[None]:
+        """Around a tool call of a sample that ``version`` has brought to ``tokens``: its cache is
+        kept, or makes room, as the policy decides."""
+        return self._head.tool_waits.wait(self.facts, tokens, version)
 
     def scored(self) -> None:
         """The trajectories have their rewards."""

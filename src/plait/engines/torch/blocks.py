@@ -5,7 +5,8 @@ Invariants:
 - only full blocks are findable, by the chain of (policy, tokens) that leads to them. It compares
   tokens, not digests, and starts at the policy, so a version's blocks can never serve another;
 - idle blocks are given up least recently used first, the end of a prefix before its beginning,
-  unless a prefix was marked to go before or after the others;
+  unless a prefix was marked to go before or after the others; what is found only through a block
+  goes with it;
 - a block is held by samples of one run only, so counts by run add up to the blocks held.
 
 What is in the blocks, and when a sample may have one, is for others to decide.
@@ -40,7 +41,7 @@ class Blocks:
         self._found: dict[tuple[int, tuple[int, ...]], int] = {}
         self._key: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._uid: dict[int, int] = {}
-        self._n_after: Counter[int] = Counter()
+        self._after: dict[int, set[int]] = {}
         self._roots: dict[Policy, tuple[int, set[int]]] = {}
         self._root_of: dict[int, Policy] = {}
         self._next_uid = 1
@@ -129,7 +130,7 @@ class Blocks:
         uid = self._new_uid()
         if self._reuse:
             self._found[key], self._key[block], self._uid[block] = block, key, uid
-            self._n_after[after] += 1
+            self._after.setdefault(after, set()).add(block)
             self._root_of[block] = policy
             self.root(policy)
             self._roots[policy][1].add(block)
@@ -148,7 +149,7 @@ class Blocks:
                 self._idle.keep(block)
         elif keep is Keep.DROP:
             own = len(found)
-            while own and self._n_after[self._uid[found[own - 1]]] <= (own < len(found)):
+            while own and len(self._after.get(self._uid[found[own - 1]], ())) <= (own < len(found)):
                 own -= 1
             for block in found[own:]:
                 self._idle.drop(block)
@@ -156,8 +157,8 @@ class Blocks:
     def forget_policy(self, policy: Policy) -> None:
         """Make nothing of this policy findable any more; what samples hold stays theirs."""
         _, blocks = self._roots.get(policy, (0, set()))
-        for block in list(blocks):
-            self._forget(block)
+        while blocks:
+            self._forget(next(iter(blocks)))
         self._roots.pop(policy, None)
 
     def resize(self, n_blocks: int) -> dict[int, int]:
@@ -184,20 +185,22 @@ class Blocks:
         self._refs[block] += 1
 
     def _evict(self) -> None:
+        before = len(self._key)
         self._forget(self._idle.pop())
-        self.n_evicted += 1
+        self.n_evicted += before - len(self._key)
 
     def _forget(self, block: int) -> None:
-        """Make a block unfindable, and free if nobody holds it."""
-        self._idle.remove(block)
-        key = self._key.pop(block)
-        del self._found[key], self._uid[block]
-        self._n_after[key[0]] -= 1
-        if not self._n_after[key[0]]:
-            del self._n_after[key[0]]
-        self._roots[self._root_of.pop(block)][1].discard(block)
-        if self._refs[block] == 0:
-            self._free.append(block)
+        """Make a block and what is found through it unfindable; free what nobody holds."""
+        self._after[self._key[block][0]].discard(block)
+        left = [block]
+        while left:
+            block = left.pop()
+            left += self._after.pop(self._uid[block], ())
+            self._idle.remove(block)
+            del self._found[self._key.pop(block)], self._uid[block]
+            self._roots[self._root_of.pop(block)][1].discard(block)
+            if self._refs[block] == 0:
+                self._free.append(block)
 
     def _move(self, old: int, new: int) -> None:
         self._refs[new] = self._refs[old]
@@ -205,6 +208,8 @@ class Blocks:
         if old in self._key:
             key = self._key[new] = self._key.pop(old)
             self._found[key], self._uid[new] = new, self._uid.pop(old)
+            self._after[key[0]].discard(old)
+            self._after[key[0]].add(new)
             policy = self._root_of[new] = self._root_of.pop(old)
             blocks = self._roots[policy][1]
             blocks.discard(old)
