@@ -126,7 +126,7 @@ class RunClient:
             n=n,
             params=params,
             first_index=first_index,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=bool(prompt_logprobs),
             topk_logprobs=topk_logprobs,
         )
         return (await self._head.samples.sample((op,)))[0]
