@@ -30,6 +30,8 @@ def sample(
     seed: int = 7,
     stop_tokens: tuple[int, ...] = (),
     stop: tuple[str, ...] = (),
+    prompt_logprobs: bool = False,
+    topk_logprobs: int = 0,
 ) -> Sample:
     # Temperature 2: samples of a peaked model must part too.
     return Sample(
@@ -39,6 +41,8 @@ def sample(
         prompt=tuple(prompt),
         n=n,
         first_index=first_index,
+        prompt_logprobs=prompt_logprobs,
+        topk_logprobs=topk_logprobs,
         params=SamplingParams(
             max_tokens=max_tokens,
             temperature=temperature,

@@ -1,5 +1,6 @@
 """The contract of rollout engines (``engines/protocol.py``), one suite for all of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from engines import EngineKit
 from plait.core.errors import CapacityError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Datum, SampleResult, StopReason
+from plait.engines.moved import from_json, to_json
 
 A, B = RunId("a"), RunId("b")
 MOST_STEPS = 60
@@ -101,6 +103,42 @@ def test_sampler_and_trainer_agree_on_logprobs(kit, adapters) -> None:
         )
         scored = drain(train.forward(A, [item], adapter=True)).logprobs[0]
         assert scored == pytest.approx(drawn.logprobs, abs=max(1e-4, kit.logprob_atol))
+
+
+def test_a_prompt_is_scored_as_the_trainer_scores_it(kit, adapters) -> None:
+    engine = loaded(kit, adapters, max_batch_tokens=24)
+    run_ops(engine, sample("before", "a", 1))  # a prefix that the cache knows is scored too
+    asked = sample("x", "a", 1, n=2, prompt_logprobs=True)
+    result = run_ops(engine, asked, sample("y", "a", 1))["x"]
+    train = kit.train()
+    train.load(A, adapters[0], optimizer=False)
+    item = Datum(
+        input_tokens=PROMPT[:-1], target_tokens=PROMPT[1:], mask=(True,) * (len(PROMPT) - 1)
+    )
+    scored = drain(train.forward(A, [item], adapter=True)).logprobs[0]
+    assert result.prompt_logprobs == pytest.approx(scored, abs=max(1e-4, kit.logprob_atol))
+    unscored = run_ops(engine, sample("x", "a", 1, n=2))["x"]
+    kit.assert_same(SampleResult(samples=result.samples), unscored)
+
+
+def test_the_likeliest_tokens_are_named_at_every_position(kit) -> None:
+    op = sample("x", n=2, temperature=0.0, prompt_logprobs=True, topk_logprobs=4)
+    result = run_ops(kit.rollout(), op)["x"]
+    assert len(result.prompt_topk) == len(PROMPT) - 1
+    for drawn in result.samples:
+        assert tuple(best[0] for best in drawn.topk) == tuple(
+            zip(drawn.tokens, drawn.logprobs, strict=True)
+        )
+    for ranked in (*result.prompt_topk, *result.samples[0].topk):
+        assert len({token for token, _ in ranked}) == 4
+        assert [p for _, p in ranked] == sorted((p for _, p in ranked), reverse=True)
+    for token, logprob, ranked in zip(
+        PROMPT[1:], result.prompt_logprobs, result.prompt_topk, strict=True
+    ):
+        assert dict(ranked).get(token, logprob) == pytest.approx(logprob, abs=1e-9)
+        assert logprob <= ranked[0][1] + 1e-9
+    bare = run_ops(kit.rollout(), sample("x"))["x"]
+    assert bare.prompt_logprobs == bare.prompt_topk == bare.samples[0].topk == ()
 
 
 def test_a_stop_token_ends_a_sample_and_is_kept(kit) -> None:
@@ -260,7 +298,16 @@ def test_a_prompt_that_can_never_fit_is_refused(kit) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"prompt": (-1,)}, {"prompt": (10**9,)}, {"prompt": ()}, {"max_tokens": 0}, {"n": 0}]
+    "wrong",
+    [
+        {"prompt": (-1,)},
+        {"prompt": (10**9,)},
+        {"prompt": ()},
+        {"max_tokens": 0},
+        {"n": 0},
+        {"topk_logprobs": 21},
+        {"topk_logprobs": -1},
+    ],
 )
 def test_wrong_arguments_are_refused_and_the_engine_lives_on(kit, wrong: dict) -> None:
     engine = kit.rollout()
@@ -308,3 +355,81 @@ def test_a_run_that_lacks_blocks_is_named_and_one_that_waits_for_a_place_is_not(
 
     assert short(n_blocks=8) == {B}
     assert short(n_blocks=64, max_seqs=1) == set()
+
+
+@pytest.mark.parametrize("kv", [True, False])
+@pytest.mark.parametrize("n_steps", [0, 1, 4, 11, 17])
+def test_a_moved_sample_goes_on_as_if_it_had_stayed(kit, adapters, n_steps: int, kv: bool) -> None:
+    """Moved in the queue, in its prefill, while it decodes and when a part of it has ended."""
+    free = run_ops(loaded(kit, adapters), sample("x", "a", 1, n=4, max_tokens=20))["x"]
+    stop = free.samples[1].tokens[8]
+    op = replace(
+        sample("x", "a", 1, n=4, max_tokens=20, stop_tokens=(stop,)),
+        prompt_logprobs=True,
+        topk_logprobs=3,
+    )
+    want = run_ops(loaded(kit, adapters), op)["x"]
+    source, target = loaded(kit, adapters, max_batch_tokens=8, max_seqs=4), loaded(kit, adapters)
+    for engine, run_id in ((source, "b"), (target, "a")):
+        engine.add(sample("neighbour", run_id, 1, n=3, max_tokens=18, seed=3))
+    source.add(op)
+    for _ in range(n_steps):
+        source.step()
+        target.step()
+    moved = source.export_sample(OpId("x"), kv=kv)
+    assert set(finish(source)[0]) == {"neighbour"}
+    target.import_sample(from_json(to_json(moved)))
+    got = finish(target)[0]["x"]
+    kit.assert_same(got, want)
+    assert [s.stop_reason for s in got.samples] == [s.stop_reason for s in want.samples]
+    assert got.prompt_logprobs == pytest.approx(want.prompt_logprobs, abs=1e-4)
+    assert [len(s.topk) for s in got.samples] == [len(s.tokens) for s in got.samples]
+
+
+def test_a_sample_moves_on_and_back(kit, adapters) -> None:
+    want = run_ops(loaded(kit, adapters), sample("x", "a", 1, n=2, max_tokens=24))["x"]
+    here, there = loaded(kit, adapters), loaded(kit, adapters)
+    here.add(sample("x", "a", 1, n=2, max_tokens=24))
+    for i in range(20):
+        here.step()
+        there.import_sample(here.export_sample(OpId("x"), kv=i % 3 > 0))
+        here, there = there, here
+    kit.assert_same(finish(here)[0]["x"], want)
+    assert not there.has_work()
+
+
+def test_a_sample_that_cannot_be_moved_is_refused_and_nothing_is_lost(kit, adapters) -> None:
+    source, target = loaded(kit, adapters), loaded(kit, adapters)
+    with pytest.raises(RequestError):
+        source.export_sample(OpId("x"), kv=True)
+    source.add(sample("x", "a", 1))
+    source.step()
+    moved = source.export_sample(OpId("x"), kv=True)
+    with pytest.raises(RequestError):
+        source.export_sample(OpId("x"), kv=True)
+    with pytest.raises((RequestError, ModelError)):
+        kit.rollout().import_sample(moved)
+    elsewhere = replace(moved.shape, hidden_size=moved.shape.hidden_size + 1)
+    with pytest.raises(ModelError):
+        target.import_sample(replace(moved, shape=elsewhere))
+    with pytest.raises(RequestError):
+        target.import_sample(replace(moved, samples=()))
+    with pytest.raises(CapacityError):
+        loaded(kit, adapters, n_blocks=2).import_sample(moved)
+    assert not target.has_work()
+    target.import_sample(replace(moved, shape=replace(moved.shape, name="elsewhere")))
+    with pytest.raises(RequestError):
+        target.import_sample(moved)
+    want = run_ops(loaded(kit, adapters), sample("x", "a", 1))["x"]
+    kit.assert_same(finish(target)[0]["x"], want)
+
+
+def test_a_cache_too_small_for_a_sample_in_flight_is_refused(kit, adapters) -> None:
+    want = run_ops(loaded(kit, adapters), sample("x", "a", 1, n=2))["x"]
+    engine = loaded(kit, adapters)
+    engine.add(sample("x", "a", 1, n=2))
+    for _ in range(3):
+        engine.step()
+    with pytest.raises(CapacityError):
+        engine.resize_kv(2)
+    kit.assert_same(finish(engine)[0]["x"], want)

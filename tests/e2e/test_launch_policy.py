@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from launches import EvenSource, info, job, launch
 
+from plait.core.view import ToolWaitView
 from plait.obs.jsonl import read_jsonl
 from plait.policies.registry import make
 
@@ -20,3 +21,18 @@ async def test_a_policy_can_be_made_again_from_the_files(byte_model: Path, tmp_p
     decisions = list(read_jsonl(tmp_path / "decisions.jsonl"))
     assert decisions
     assert all(row["options"] == options for row in decisions)
+
+
+async def test_every_wait_that_another_turn_may_follow_is_decided(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    async with launch(tmp_path, byte_model) as running:
+        spec = job("a", byte_model, steps=1)
+        running.add_job(spec, EvenSource(turns=2))
+        await running.wait_all()
+    rows = [r for r in read_jsonl(tmp_path / "decisions.jsonl") if r["kind"] == "residency"]
+    assert len(rows) == spec.groups * spec.samples
+    for row in rows:
+        view = ToolWaitView(**row["view"])
+        plan, _ = make("plait").residency.decide(view, row["state"], row["now"])
+        assert row["plan"] == {"keep": plan.keep, "reason": plan.reason}

@@ -3,6 +3,7 @@ import random
 import pytest
 
 from plait.core.ids import RunId
+from plait.core.plan import Keep
 from plait.engines.torch.blocks import Blocks
 
 A, B = RunId("a"), RunId("b")
@@ -97,13 +98,75 @@ def test_shrinking_moves_what_is_held_and_keeps_it_findable() -> None:
     assert blocks.take(A, 1) == [5]
 
 
+def lost(blocks: Blocks, n: int) -> list[int]:
+    """The blocks that go, in order, when somebody takes ``n``."""
+    return [blocks.take(B, 1)[0] for _ in range(n)]
+
+
+def test_what_is_kept_goes_last_and_what_is_dropped_first() -> None:
+    blocks = Blocks(6, block_size=2)
+    kept = published(blocks, (A, 1), [1, 2, 3, 4])
+    plain = published(blocks, (A, 1), [5, 6, 7, 8])
+    dropped = published(blocks, (A, 1), [9, 10, 11, 12])
+    blocks.mark((A, 1), [1, 2, 3, 4], Keep.KEEP)
+    blocks.mark((A, 1), [9, 10, 11, 12], Keep.DROP)
+    blocks.mark((A, 1), [1, 2, 3, 4], Keep.DROP)  # it was kept for somebody
+    assert lost(blocks, 6) == [*dropped[::-1], *plain[::-1], *kept[::-1]]
+    assert blocks.n_evicted == 6
+
+
+def test_who_uses_kept_blocks_again_has_had_the_good_of_it() -> None:
+    blocks = Blocks(4, block_size=2)
+    used = published(blocks, (A, 1), [1, 2, 3, 4])
+    blocks.mark((A, 1), [1, 2, 3, 4], Keep.KEEP)
+    found, _ = blocks.find((A, 1), [1, 2, 3, 4, 5])
+    blocks.share(found)
+    blocks.release(found)
+    later = published(blocks, (A, 1), [5, 6, 7, 8])
+    assert lost(blocks, 4) == [*used[::-1], *later[::-1]]
+
+
+def test_dropping_spares_what_others_come_back_to() -> None:
+    blocks = Blocks(7, block_size=2)
+    (older,) = published(blocks, (A, 1), [9, 9])
+    mine = published(blocks, (A, 1), [1, 2, 3, 4, 5, 6])
+    found, chain = blocks.find((A, 1), [1, 2, 3, 4, 9])
+    blocks.share(found)
+    (theirs,) = blocks.take(A, 1)
+    blocks.publish((A, 1), chain, [7, 8], theirs)
+    blocks.release([*found, theirs])
+    blocks.mark((A, 1), [1, 2, 3, 4, 5, 6], Keep.DROP)
+    blocks.mark((A, 1), [1, 2, 3, 4], Keep.DROP)  # it leads to others
+    blocks.mark((B, 1), [1, 2, 3, 4], Keep.DROP)  # nobody knows it
+    assert lost(blocks, 7)[2:] == [mine[2], older, theirs, found[1], found[0]]
+
+
+def test_marks_survive_a_move_and_what_nobody_can_find_goes_at_once() -> None:
+    blocks = Blocks(8, block_size=2)
+    first = blocks.take(B, 4)
+    kept = published(blocks, (A, 1), [1, 2, 3, 4])
+    published(blocks, (A, 1), [5, 6, 7, 8])
+    blocks.mark((A, 1), [1, 2, 3, 4], Keep.KEEP)
+    blocks.release(first)
+    moves = blocks.resize(4)
+    kept = [moves.get(b, b) for b in kept]
+    assert blocks.find((A, 1), [1, 2, 3, 4, 5])[0] == kept
+    assert len(blocks.find((A, 1), [5, 6, 7, 8, 9])[0]) == 2
+    head, _ = blocks.find((A, 1), [1, 2, 9])
+    blocks.share(head)
+    blocks.release(head)  # now an ordinary one, ahead of its kept successor
+    lost(blocks, 3)
+    assert blocks.find((A, 1), [1, 2, 3, 4, 5])[0] == []
+    assert blocks.n_idle == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_books_balance_whatever_happens(seed: int) -> None:
     rng = random.Random(seed)
     blocks = Blocks(12, block_size=2)
     held: list[tuple[RunId, list[int]]] = []
     for _ in range(300):
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0 if blocks.n_available >= 3:
                 run = rng.choice([A, B])
                 tokens = [rng.randrange(2) for _ in range(6)]
@@ -129,6 +192,9 @@ def test_books_balance_whatever_happens(seed: int) -> None:
                 size = rng.randrange(max(1, blocks.n_held), 16)
                 moves = blocks.resize(size)
                 held = [(run, [moves.get(b, b) for b in mine]) for run, mine in held]
+            case 5:
+                tokens = [rng.randrange(2) for _ in range(6)]
+                blocks.mark((rng.choice([A, B]), 1), tokens, rng.choice(list(Keep)))
         for run in (A, B):
             distinct = {b for r, mine in held if r == run for b in mine}
             assert blocks.by_run[run] == len(distinct)

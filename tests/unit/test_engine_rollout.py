@@ -8,6 +8,7 @@ from plait.adapters.peft import read_adapter, write_adapter
 from plait.core.errors import CapacityError, EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams, StopReason
+from plait.core.plan import Keep
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import parts as parts_module
@@ -145,6 +146,24 @@ def test_prefix_cache_saves_prefill_and_changes_nothing(model, adapters) -> None
         assert_close(runs[True][0][name], runs[False][0][name])
     whole = len(PROMPT) * 2 + 16
     assert runs[True][1] < runs[False][1] - whole + 8
+
+
+@pytest.mark.parametrize(("keep", "most"), [(Keep.KEEP, 8), (None, 60), (Keep.DROP, 60)])
+def test_a_sample_that_is_kept_finds_its_cache_again(model, keep, most: int) -> None:
+    e = engine(model, n_blocks=40)
+    first, _ = finish(e, op("one", prompt=PROMPT * 2))
+    said = (*PROMPT * 2, *first["one"].samples[0].tokens)
+    if keep:
+        e.mark_prefix(A, None, said, keep)
+    others = [finish(e, op(f"{i}", prompt=(i, *PROMPT), seed=i))[1] for i in range(9)]
+    assert sum(s.n_evicted for steps in others for s in steps) > 30
+    assert others[-1][-1].kv_blocks_idle > 20
+    again, steps = finish(e, op("two", prompt=(*said, *PROMPT[:3])))
+    n_prefill = sum(s.n_prefill_tokens for s in steps)
+    assert n_prefill <= most
+    assert n_prefill > 40 or keep is Keep.KEEP
+    want, _ = finish(engine(model), op("two", prompt=(*said, *PROMPT[:3])))
+    assert_close(again["two"], want["two"])
 
 
 def test_preemption_changes_nothing(model, adapters) -> None:

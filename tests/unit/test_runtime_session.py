@@ -76,6 +76,21 @@ async def one_step(run: RunClient, step: int) -> None:
     await run.publish()
 
 
+async def test_a_prompt_is_scored_and_the_likeliest_tokens_named(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        params = SamplingParams(max_tokens=1)
+        result = await run.sample(PROMPT, params, n=2, prompt_logprobs=True, topk_logprobs=3)
+        assert len(result.prompt_logprobs) == len(result.prompt_topk) == len(PROMPT) - 1
+        assert [len(ranked) for drawn in result.samples for ranked in drawn.topk] == [3, 3]
+        with pytest.raises(RequestError, match="topk_logprobs"):
+            await run.sample(PROMPT, params, topk_logprobs=21)
+        with pytest.raises(RequestError, match="topk_logprobs"):
+            await run.sample(PROMPT, params, topk_logprobs="3")  # type: ignore[arg-type]
+
+
 async def test_the_seven_operations_and_a_second_life(tmp_path: Path, byte_model: Path) -> None:
     async with session(tmp_path / "a", byte_model) as s:
         run = await s.create_run("one")

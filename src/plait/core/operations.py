@@ -15,6 +15,12 @@ from enum import StrEnum
 from plait.core.ids import OpId, RunId
 from plait.core.runs import LoraSpec
 
+MAX_TOPK = 20
+"""Most likeliest tokens that a sample may ask for at each position (Tinker's limit)."""
+
+Ranked = tuple[tuple[int, float], ...]
+"""The likeliest tokens at one position with their log-probs, best first."""
+
 
 class StopReason(StrEnum):
     """Why a sample ended."""
@@ -59,24 +65,36 @@ class Sample:
     params: SamplingParams
     first_index: int = 0
     """Index of the first sample: one seed with ``first_index`` 0..n-1 equals one request of n."""
+    prompt_logprobs: bool = False
+    """Score every token of the prompt but the first."""
+    topk_logprobs: int = 0
+    """So many of the likeliest tokens at each drawn token, and at each scored one of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """One continuation: tokens and the log-prob of each under the model's full distribution
-    at temperature 1 (as Tinker and vLLM report them)."""
+    at temperature 1 (as Tinker and vLLM report them). ``topk`` has an entry for each token if asked
+    for."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: StopReason
     version: int | None
+    topk: tuple[Ranked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleResult:
-    """The continuations of a ``Sample``, in index order."""
+    """The continuations of a ``Sample``, in index order.
+
+    If asked for: ``prompt_logprobs[i]`` is that of prompt token i + 1, ``prompt_topk[i]`` what was
+    likeliest in its place. Both are empty where an abort came before the prompt's end.
+    """
 
     samples: tuple[Sampled, ...]
+    prompt_logprobs: tuple[float, ...] = ()
+    prompt_topk: tuple[Ranked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Plans: what a policy answers. Frozen values that the runtime or the simulator applies."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from plait.core.ids import OpId, RunId
 
@@ -33,3 +34,22 @@ class DispatchPlan:
     along: tuple[OpId, ...] = ()
     """Gradients of other runs that go through the model in the same pass."""
     waits: tuple[Wait, ...] = ()
+
+
+class Keep(StrEnum):
+    """How soon cached keys and values that nobody holds are given up when blocks are wanted."""
+
+    KEEP = "keep"
+    """After all others."""
+    LEAVE = "leave"
+    """In their turn, least recently used first."""
+    DROP = "drop"
+    """Before all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencyPlan:
+    """What becomes of the cache of one sample that waits for a tool, and why."""
+
+    keep: Keep
+    reason: str = ""

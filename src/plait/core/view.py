@@ -66,3 +66,19 @@ class DispatchView:
     runs: tuple[RunView, ...]
     resident: tuple[RunId, ...] = ()
     """Runs whose state is on the worker already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolWaitView:
+    """Facts for deciding what becomes of a sample's cache while it waits for a tool."""
+
+    run_id: RunId
+    tokens: int
+    """The sample's so far, its prompt included."""
+    expected_wait_s: float
+    recompute_s: float
+    """What computing its keys and values again is expected to take."""
+    idle_blocks: int
+    """Blocks that nobody holds and whose content may still be wanted."""
+    evicted_per_s: float
+    """Such blocks that are being given up for others."""

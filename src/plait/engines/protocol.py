@@ -7,7 +7,7 @@ One contract suite (tests/contract) runs against every engine.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
@@ -20,7 +20,11 @@ from plait.core.operations import (
     SampleResult,
     StepResult,
 )
+from plait.core.plan import Keep
 from plait.core.runs import LoraSpec
+
+if TYPE_CHECKING:
+    from plait.engines.moved import Moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,10 @@ class ForwardStep:
     """Operations that ended in an error of their own (non-finite logits), with the reason."""
     short_of_blocks: frozenset[RunId] = frozenset()
     """Runs whose samples queued or gave way in this step for want of cache blocks."""
+    kv_blocks_idle: int = 0
+    """Blocks that nobody holds, with content that may serve again."""
+    n_evicted: int = 0
+    """Such blocks that were given up in this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,19 @@ class RolloutEngine(Protocol):
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
+
+    def export_sample(self, op_id: OpId, *, kv: bool) -> "Moved":
+        """Take a request out, to go on elsewhere with the same tokens; RequestError if it is not
+        in flight. ``kv`` copies its keys and values too, if the engine has any."""
+
+    def import_sample(self, moved: "Moved") -> None:
+        """Go on with another engine's request; refused as in ``add``, and with ModelError if the
+        base model or the adapter's version is not the one that it was begun with."""
+
+    def mark_prefix(
+        self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep
+    ) -> None:
+        """A hint: how soon what is cached of ``tokens`` may be given up."""
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""

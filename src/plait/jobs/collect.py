@@ -144,6 +144,7 @@ async def _group(
                 vocab_size=context.vocab_size,
                 deadline_s=spec.limits.rollout_deadline_s,
                 now=context.now,
+                waiting=lambda said: client.tool_wait(said, version),
                 tool=lambda t0, t1: context.outside("tool", key, t0, t1),
             )
         finally:

@@ -6,6 +6,7 @@ up in ``error`` with the reward ``None``. Tokens go in and out as they are, neve
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
 
@@ -75,10 +76,12 @@ async def play(
     vocab_size: int,
     deadline_s: float,
     now: Callable[[], float],
+    waiting: Callable[[tuple[int, ...]], AbstractContextManager[None]],
     tool: Callable[[float, float], None],
 ) -> None:
     """Play an episode to its end within one deadline, and note what is left of that;
-    ``tool(t0, t1)`` reports each wait for the environment."""
+    ``waiting(tokens)`` is entered for each wait that another turn may follow, ``tool(t0, t1)``
+    reports every one."""
     started = now()
     try:
         async with asyncio.timeout(deadline_s):
@@ -91,6 +94,7 @@ async def play(
                 max_tokens=max_tokens,
                 vocab_size=vocab_size,
                 now=now,
+                waiting=waiting,
                 tool=tool,
             )
     except TimeoutError:
@@ -119,6 +123,7 @@ async def _turns(
     max_tokens: int,
     vocab_size: int,
     now: Callable[[], float],
+    waiting: Callable[[tuple[int, ...]], AbstractContextManager[None]],
     tool: Callable[[float, float], None],
 ) -> None:
     for turn in range(max_turns):
@@ -134,7 +139,8 @@ async def _turns(
             fail(episode, "aborted")
             return
         t0 = now()
-        with contained("the environment's step()"):
+        wait = waiting(episode.tokens) if turn + 1 < max_turns else nullcontext()
+        with wait, contained("the environment's step()"):
             answer = read_turn(await env.step(sampled.tokens), vocab_size)
         t1 = now()
         episode.tool_s += t1 - t0

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plait.core.plan import AdmissionPlan, DispatchPlan
-from plait.core.view import AdmissionView, DispatchView
+from plait.core.plan import AdmissionPlan, DispatchPlan, ResidencyPlan
+from plait.core.view import AdmissionView, DispatchView, ToolWaitView
 
 State = dict[str, Any]
 """Policy state: JSON values only."""
@@ -42,6 +42,19 @@ class Dispatch(Protocol):
     ) -> tuple[DispatchPlan, State]: ...
 
 
+class Residency(Protocol):
+    """What becomes of the cache of a sample that waits for a tool."""
+
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
+
+    def decide(
+        self, view: ToolWaitView, state: State, now: float
+    ) -> tuple[ResidencyPlan, State]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """A complete way of sharing one machine: what ``plait run --policy NAME`` selects."""
@@ -49,6 +62,7 @@ class Sharing:
     name: str
     admission: Admission
     dispatch: Dispatch
+    residency: Residency
     topology: Literal["disaggregated", "collocated"] = "disaggregated"
     """Rollout and training in two worker processes, or in one that alternates."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -17,7 +17,8 @@ from plait.policies.baselines.rounds import RoundAdmission, RoundDispatch
 from plait.policies.baselines.unlimited import AdmitAll
 from plait.policies.company import MOST_ROWS
 from plait.policies.dispatch import FairDispatch, FifoDispatch
-from plait.policies.protocol import Dispatch, Sharing
+from plait.policies.protocol import Admission, Dispatch, Residency, Sharing
+from plait.policies.residency import KvResidency, LeaveAll
 
 DEFAULT = "plait"
 ALIASES = {"marlaas": DEFAULT}
@@ -59,13 +60,17 @@ def _plait(
     estimate: Literal["measured", "worst"] = "measured",
     dispatch: Literal["fair", "fifo"] = "fair",
     merge_updates: int = MOST_ROWS,
+    residency: Literal["kv", "off"] = "kv",
     topology: Topology = "disaggregated",
 ) -> Sharing:
     chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(
         merge_updates=merge_updates
     )
+    kept: Residency = KvResidency() if residency == "kv" else LeaveAll()
     admission = KvAdmission(max_active=max_active, estimate=estimate)
-    return Sharing(name=name, admission=admission, dispatch=chosen, topology=topology)
+    return Sharing(
+        name=name, admission=admission, dispatch=chosen, residency=kept, topology=topology
+    )
 
 
 def _no_multi_lora(name: str, *, topology: Topology = "disaggregated") -> Sharing:
@@ -73,17 +78,15 @@ def _no_multi_lora(name: str, *, topology: Topology = "disaggregated") -> Sharin
 
 
 def _no_admission(name: str, *, topology: Topology = "disaggregated") -> Sharing:
-    return Sharing(name=name, admission=AdmitAll(), dispatch=FairDispatch(), topology=topology)
+    return _baseline(name, AdmitAll(), FairDispatch(), topology)
 
 
 def _multi_lora_sync(name: str, *, topology: Topology = "disaggregated") -> Sharing:
-    return Sharing(
-        name=name, admission=RoundAdmission(), dispatch=RoundDispatch(), topology=topology
-    )
+    return _baseline(name, RoundAdmission(), RoundDispatch(), topology)
 
 
 def _sequential(name: str, *, topology: Topology = "disaggregated") -> Sharing:
-    return Sharing(name=name, admission=OneAtATime(), dispatch=FifoDispatch(), topology=topology)
+    return _baseline(name, OneAtATime(), FifoDispatch(), topology)
 
 
 def _single_collocated(name: str) -> Sharing:
@@ -92,6 +95,17 @@ def _single_collocated(name: str) -> Sharing:
 
 def _single_disaggregated(name: str) -> Sharing:
     return _sequential(name, topology="disaggregated")
+
+
+def _baseline(name: str, admission: Admission, dispatch: Dispatch, topology: Topology) -> Sharing:
+    """What a baseline does not name is off."""
+    return Sharing(
+        name=name,
+        admission=admission,
+        dispatch=dispatch,
+        residency=LeaveAll(),
+        topology=topology,
+    )
 
 
 def _one_of(*values: str) -> Callable[[Any], bool]:
@@ -111,6 +125,7 @@ _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]
             "estimate": _one_of("measured", "worst"),
             "dispatch": _one_of("fair", "fifo"),
             "merge_updates": _count,
+            "residency": _one_of("kv", "off"),
             **_TOPOLOGY,
         },
     ),

@@ -10,7 +10,7 @@ nothing of another run comes between them. If the gradient fails, so does the st
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 from plait.core.errors import PlaitError, RequestError
@@ -98,13 +98,17 @@ class RunClient:
         first_index: int = 0,
         version: int | None = None,
         base: bool = False,
+        prompt_logprobs: bool = False,
+        topk_logprobs: int = 0,
     ) -> SampleResult:
         """Draw ``n`` continuations from a published version (default: the newest), or the base
-        model."""
+        model. ``prompt_logprobs`` scores the prompt too, ``topk_logprobs`` (at most ``MAX_TOPK``)
+        names the likeliest tokens at each position."""
         prompt, params = arguments.token_ids("the prompt", prompt), arguments.sampling(params)
-        n, first_index = (
+        n, first_index, topk_logprobs = (
             arguments.whole_number("n", n),
             arguments.whole_number("first_index", first_index),
+            arguments.whole_number("topk_logprobs", topk_logprobs),
         )
         if base:
             version = None
@@ -122,6 +126,8 @@ class RunClient:
             n=n,
             params=params,
             first_index=first_index,
+            prompt_logprobs=bool(prompt_logprobs),
+            topk_logprobs=topk_logprobs,
         )
         return (await self._head.samples.sample((op,)))[0]
 
@@ -232,6 +238,13 @@ class RunClient:
             self._head.gate.leave(self.facts)
             raise
         self._head.gate.leave(self.facts, then=None if self.facts.stage.ended else Stage.REWARD)
+
+    def tool_wait(
+        self, tokens: tuple[int, ...], version: int | None
+    ) -> AbstractContextManager[None]:
+        """Around a tool call of a sample that ``version`` has brought to ``tokens``: its cache is
+        kept, or makes room, as the policy decides."""
+        return self._head.tool_waits.wait(self.facts, tokens, version)
 
     def scored(self) -> None:
         """The trajectories have their rewards."""

@@ -25,6 +25,7 @@ from plait.runtime.journal import Journal
 from plait.runtime.pool import Pool
 from plait.runtime.samples import Samples
 from plait.runtime.settings import Settings
+from plait.runtime.tool_waits import ToolWaits
 from plait.runtime.trainer_queue import TrainerQueue
 
 TICK_S = 0.5
@@ -65,6 +66,7 @@ class Head:
             now=clock,
             journal=journal,
         )
+        self.tool_waits = ToolWaits(sharing.residency, self.samples, now=clock, journal=journal)
         self.queue = TrainerQueue(
             self.roster,
             sharing.dispatch,
@@ -175,6 +177,7 @@ class Head:
         busy_s = self.busy_s.get(handle.worker_id, 0.0)
         self.busy_s[handle.worker_id] = busy_s + span.t1 - span.t0
         self.journal.span(handle.worker_id, span)
+        self.tool_waits.reported(handle.worker_id, span)
         device_s = (span.t1 - span.t0) * span.threads / self.settings.cores
         total = sum(span.tokens_by_run.values()) or len(span.tokens_by_run)
         for run_id, tokens in span.tokens_by_run.items():
@@ -206,6 +209,7 @@ class Head:
         self.journal.event(None, "worker_lost", worker=handle.worker_id, why=why)
         if handle.config.rollout:
             self.samples.lost(handle.worker_id)
+            self.tool_waits.lost(handle.worker_id)
         if handle.config.train:
             self.queue.lost()
 

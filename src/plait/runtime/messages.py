@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from plait.core.ids import OpId, RunId, WorkerId
 from plait.core.operations import ForwardBackward, Result, Sample, TrainOp
+from plait.core.plan import Keep
 from plait.engines.protocol import ModelShape
 
 
@@ -57,6 +58,16 @@ class AbortSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarkPrefix:
+    """How soon what is cached of a waiting sample's tokens may be given up."""
+
+    run_id: RunId
+    version: int | None
+    tokens: tuple[int, ...]
+    keep: Keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetPaused:
     run_id: RunId
     paused: bool
@@ -97,6 +108,7 @@ Command = (
     | DropAdapter
     | AddSamples
     | AbortSamples
+    | MarkPrefix
     | SetPaused
     | Train
     | TrainTogether
@@ -153,6 +165,8 @@ class Span:
     """Block-seconds held: the integral of the run's cache blocks over the span."""
     short_of_blocks: frozenset[RunId] = frozenset()
     """Runs whose samples queued or gave way for want of cache blocks."""
+    kv_blocks_idle: int = 0
+    n_evicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def _join(a: Span, b: Span) -> Span:
         tokens=a.tokens + b.tokens,
         steps=a.steps + b.steps,
         n_preempted=a.n_preempted + b.n_preempted,
+        n_evicted=a.n_evicted + b.n_evicted,
         tokens_by_run=_sum(a.tokens_by_run, b.tokens_by_run),
         short_of_blocks=a.short_of_blocks | b.short_of_blocks,
         kv_block_s_by_run=_sum(a.kv_block_s_by_run, b.kv_block_s_by_run),

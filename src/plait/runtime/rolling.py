@@ -100,6 +100,7 @@ def _together(steps: list[ForwardStep], failed: tuple[tuple[OpId, str], ...]) ->
         n_tokens=sum(s.n_tokens for s in steps),
         n_prefill_tokens=sum(s.n_prefill_tokens for s in steps),
         n_preempted=sum(s.n_preempted for s in steps),
+        n_evicted=sum(s.n_evicted for s in steps),
         tokens_by_run=dict(tokens),
         short_of_blocks=frozenset[RunId]().union(*(s.short_of_blocks for s in steps)),
         finished=tuple(f for s in steps for f in s.finished),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from plait.core.errors import PlaitError, WorkerLost
 from plait.core.ids import OpId, RunId, WorkerId
 from plait.core.operations import Done, Result, Sample, SampleResult
+from plait.core.plan import Keep
 from plait.policies.placement import Homes, place
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
@@ -169,6 +170,12 @@ class Samples:
     def drop_version(self, run_id: RunId, version: int) -> None:
         """Forget a version on the worker once its last sample has ended."""
         self._tell(m.DropAdapter(run_id=run_id, version=version))
+
+    def mark_prefix(
+        self, run_id: RunId, version: int | None, tokens: tuple[int, ...], keep: Keep
+    ) -> None:
+        """Tell whoever has some of ``tokens`` in its cache how soon that may be given up."""
+        self._tell(m.MarkPrefix(run_id=run_id, version=version, tokens=tokens, keep=keep))
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps, or let them in again."""

@@ -108,6 +108,10 @@ class Worker:
                     self._conn.send(m.Finished(op_id=command.op_id, result=Done()))
             case m.DropAdapter() if rolling:
                 rolling.engine.drop_adapter(command.run_id, command.version)
+            case m.MarkPrefix() if rolling:
+                rolling.engine.mark_prefix(
+                    command.run_id, command.version, command.tokens, command.keep
+                )
             case m.SetPaused() if rolling:
                 rolling.set_paused(command.run_id, command.paused)
             case m.DropRun() if train:
@@ -133,6 +137,8 @@ class Worker:
                 n_preempted=step.n_preempted,
                 kv_blocks_used=step.kv_blocks_used,
                 short_of_blocks=step.short_of_blocks,
+                kv_blocks_idle=step.kv_blocks_idle,
+                n_evicted=step.n_evicted,
                 kv_block_s_by_run={k: v * (t1 - t0) for k, v in step.kv_blocks_by_run.items()},
             )
         )

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from plait.core.errors import CapacityError, RequestError
 from plait.core.losses import INPUTS, Choice
-from plait.core.operations import Datum, Sample
+from plait.core.operations import MAX_TOPK, Datum, Sample
 from plait.engines.protocol import ModelShape
 
 T = TypeVar("T", bound=float)
@@ -24,6 +24,8 @@ def sample(op: Sample, shape: ModelShape) -> None:
         raise RequestError(f"temperature {params.temperature} is not ≥ 0: use 0 for greedy")
     if not 0 < params.top_p <= 1 or params.top_k < 0:
         raise RequestError("top_p lies in (0, 1] and top_k is ≥ 0; 1 and 0 turn them off")
+    if not 0 <= op.topk_logprobs <= min(MAX_TOPK, shape.vocab_size):
+        raise RequestError(f"topk_logprobs {op.topk_logprobs} is not in 0–{MAX_TOPK}")
     if len(op.prompt) >= shape.max_context:
         raise CapacityError(
             f"the prompt has {len(op.prompt)} tokens and {shape.name} takes {shape.max_context} "

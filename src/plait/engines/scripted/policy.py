@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.core.errors import RequestError
+from plait.core.operations import Ranked
 from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
 
 Array = NDArray[np.float64]
@@ -71,6 +72,12 @@ def log_softmax(logits_V: Array) -> Array:
     shifted_V = logits_V - logits_V.max()
     logprobs_V: Array = shifted_V - np.log(np.exp(shifted_V).sum())
     return logprobs_V
+
+
+def likeliest(logprobs_V: Array, k: int) -> Ranked:
+    """The ``k`` best tokens with their log-probs."""
+    best = np.argsort(-logprobs_V, kind="stable")[:k]
+    return tuple((int(token), float(logprobs_V[token])) for token in best)
 
 
 def grad_logprob(vocab_size: int, target: int, logprobs_V: Array) -> Array:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep as real_sleep
 
-from plait.core.errors import RequestError
+from plait.core.errors import ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.core.plan import Keep
+from plait.engines.moved import Moved, MovedSample, same_model
 from plait.engines.protocol import ForwardStep, ModelShape
 from plait.engines.scripted import checks, draw, files, policy, sequences
 from plait.engines.scripted.policy import Adapter
@@ -65,6 +67,46 @@ class ScriptedRollout:
 
     def add(self, op: Sample) -> None:
         """Queue a sample; RequestError on bad arguments, CapacityError if it can never fit."""
+        self._queue(self._group(op))
+
+    def export_sample(self, op_id: OpId, *, kv: bool) -> Moved:
+        """Take a request out; there is no cache to copy."""
+        group = self._groups.pop(op_id, None)
+        if group is None:
+            raise RequestError(f"sample {op_id} is not in flight here: it has ended, or never came")
+        for sequence in group.sequences:
+            self._scheduler.remove(sequence)
+        samples = tuple(
+            MovedSample(
+                tokens=tuple(sequence.tokens),
+                logprobs=tuple(sequence.logprobs),
+                topk=tuple(sequence.topk),
+                stop_reason=sequence.stop_reason,
+            )
+            for sequence in group.sequences
+        )
+        return Moved(
+            op=group.op,
+            shape=self.shape,
+            samples=samples,
+            prompt_logprobs=group.prompt_logprobs,
+            prompt_topk=group.prompt_topk,
+        )
+
+    def import_sample(self, moved: Moved) -> None:
+        """Go on with another engine's request; its keys and values count as computed again."""
+        if not same_model(moved.shape, self.shape):
+            raise ModelError(f"sample {moved.op.op_id} was begun on another base model")
+        group = self._group(moved.op)
+        if len(moved.samples) != moved.op.n:
+            raise RequestError(f"sample {moved.op.op_id}: move a request as it was exported")
+        group.prompt_logprobs, group.prompt_topk = moved.prompt_logprobs, moved.prompt_topk
+        for sequence, m in zip(group.sequences, moved.samples, strict=True):
+            sequence.tokens, sequence.logprobs = list(m.tokens), list(m.logprobs)
+            sequence.topk, sequence.stop_reason = list(m.topk), m.stop_reason
+        self._queue(group)
+
+    def _group(self, op: Sample) -> sequences.Group:
         checks.sample(op, self.shape)
         if op.op_id in self._groups:
             raise RequestError(f"sample {op.op_id} is in flight already: use a new operation id")
@@ -84,8 +126,11 @@ class ScriptedRollout:
         group.sequences = [
             sequences.Sequence(group=group, index=op.first_index + offset) for offset in range(op.n)
         ]
+        return group
+
+    def _queue(self, group: sequences.Group) -> None:
         self._scheduler.add(group)
-        self._groups[op.op_id] = group
+        self._groups[group.op.op_id] = group
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; ids that are not in flight are ignored."""
@@ -96,8 +141,13 @@ class ScriptedRollout:
                 continue
             for sequence in group.sequences:
                 self._scheduler.remove(sequence)
-            ended.append((op_id, SampleResult(samples=group.samples())))
+            ended.append((op_id, group.result()))
         return tuple(ended)
+
+    def mark_prefix(
+        self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep
+    ) -> None:
+        """Nothing is cached beyond a request's end."""
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""
@@ -146,8 +196,13 @@ class ScriptedRollout:
         logits_V = policy.logits(self.shape.vocab_size, sequence.last_token, group.adapter)
         u = draw.uniform(params.seed, sequence.index, len(sequence.tokens))
         token = draw.choose(logits_V, params, u)
+        logprobs_V = policy.log_softmax(logits_V)
         sequence.tokens.append(token)
-        sequence.logprobs.append(float(policy.log_softmax(logits_V)[token]))
+        sequence.logprobs.append(float(logprobs_V[token]))
+        if group.op.topk_logprobs:
+            sequence.topk.append(policy.likeliest(logprobs_V, group.op.topk_logprobs))
+        if group.op.prompt_logprobs and not group.prompt_logprobs:
+            self._score_prompt(group)
         sequence.stop_reason = self._stop_reason(sequence)
         if sequence.stop_reason is None:
             return None
@@ -155,7 +210,18 @@ class ScriptedRollout:
         if not group.done:
             return None
         del self._groups[group.op.op_id]
-        return group.op.op_id, SampleResult(samples=group.samples())
+        return group.op.op_id, group.result()
+
+    def _score_prompt(self, group: sequences.Group) -> None:
+        prompt, k = group.op.prompt, group.op.topk_logprobs
+        seen = [
+            policy.log_softmax(policy.logits(self.shape.vocab_size, prev, group.adapter))
+            for prev in prompt[:-1]
+        ]
+        group.prompt_logprobs = tuple(
+            float(logprobs_V[token]) for logprobs_V, token in zip(seen, prompt[1:], strict=True)
+        )
+        group.prompt_topk = tuple(policy.likeliest(v, k) for v in seen) if k else ()
 
     def _stop_reason(self, sequence: sequences.Sequence) -> StopReason | None:
         params = sequence.group.op.params

@@ -57,7 +57,7 @@ class Scheduler:
                 f"{group.worst_blocks} cache blocks of {self._block_size}, and there are "
                 f"{self.blocks.size}: lower max_tokens or enlarge the cache"
             )
-        self._waiting.extend(group.sequences)
+        self._waiting.extend(s for s in group.sequences if s.stop_reason is None)
 
     def remove(self, sequence: Sequence) -> None:
         """Take an ended sequence out and free its blocks."""

@@ -7,7 +7,7 @@ logits start the sample.
 
 from dataclasses import dataclass, field
 
-from plait.core.operations import Sample, Sampled, StopReason
+from plait.core.operations import Ranked, Sample, Sampled, SampleResult, StopReason
 from plait.engines.scripted.policy import Adapter
 
 
@@ -22,6 +22,8 @@ class Group:
     """Tokens to draw at most: the request's limit, or what the context leaves."""
     shared_done: int = 0
     sequences: list["Sequence"] = field(default_factory=list)
+    prompt_logprobs: tuple[float, ...] = ()
+    prompt_topk: tuple[Ranked, ...] = ()
 
     @property
     def shared_tokens(self) -> int:
@@ -42,16 +44,20 @@ class Group:
     def done(self) -> bool:
         return all(sequence.stop_reason is not None for sequence in self.sequences)
 
-    def samples(self) -> tuple[Sampled, ...]:
+    def result(self) -> SampleResult:
         """The continuations in index order; unfinished ones count as aborted."""
-        return tuple(
+        samples = tuple(
             Sampled(
                 tokens=tuple(sequence.tokens),
                 logprobs=tuple(sequence.logprobs),
                 stop_reason=sequence.stop_reason or StopReason.ABORT,
                 version=self.op.version,
+                topk=tuple(sequence.topk),
             )
             for sequence in self.sequences
+        )
+        return SampleResult(
+            samples=samples, prompt_logprobs=self.prompt_logprobs, prompt_topk=self.prompt_topk
         )
 
 
@@ -65,6 +71,7 @@ class Sequence:
     """Own tokens that are in the cache."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    topk: list[Ranked] = field(default_factory=list)
     stop_reason: StopReason | None = None
 
     @property

@@ -15,7 +15,7 @@ from plait.engines.torch.blocks import Policy
 from plait.engines.torch.kv import KV
 from plait.engines.torch.parts import Part, make_parts
 from plait.engines.torch.schedule import Chunk, Plan
-from plait.engines.torch.sequence import Sequence
+from plait.engines.torch.sequence import Request, Sequence
 from plait.engines.torch.views import ChunkView, DecodeView, SharedView
 
 
@@ -26,6 +26,15 @@ class Segment:
     policy: Policy
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Rows from ``row`` on whose next tokens are the prompt's own ``targets``."""
+
+    request: Request
+    row: int
+    targets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,7 @@ class Batch:
     segments: tuple[Segment, ...]
     draws: list[Sequence]
     draw_rows: list[int]
+    scored: tuple[Scored, ...]
     n_tokens: int
 
 
@@ -101,6 +111,7 @@ class Batcher:
             segments=_segments(sequences, chunks, pad),
             draws=draws,
             draw_rows=draw_rows,
+            scored=_scored(chunks, views),
             n_tokens=n_tokens,
         )
 
@@ -211,6 +222,18 @@ def attend(kv: KV, batch: Batch) -> Attend:
         return out
 
     return run
+
+
+def _scored(chunks: list[Chunk], views: list[ChunkView]) -> tuple[Scored, ...]:
+    """What the chunks of scoring sequences have that is not scored yet."""
+    out = []
+    for c, view in zip(chunks, views, strict=True):
+        request = c.sequence.request
+        first = max(c.start, len(request.prompt_logprobs))
+        targets = request.op.prompt[first + 1 : c.start + c.n + 1]
+        if c.sequence.scores and targets:
+            out.append(Scored(request=request, row=view.start + first - c.start, targets=targets))
+    return tuple(out)
 
 
 def _segments(sequences: list[Sequence], chunks: list[Chunk], pad: int) -> tuple[Segment, ...]:

@@ -6,7 +6,7 @@ RequestError for arguments that are wrong, CapacityError for what could never ru
 import math
 
 from plait.core.errors import CapacityError, RequestError
-from plait.core.operations import Sample
+from plait.core.operations import MAX_TOPK, Sample
 from plait.engines.protocol import ModelShape
 from plait.engines.torch.blocks import Policy
 from plait.engines.torch.sampling import stream
@@ -89,6 +89,10 @@ def check(op: Sample, shape: ModelShape) -> None:
         (p.top_k < 0, f"has top_k {p.top_k}: give a positive number, or 0 for off"),
         (not 0 < p.top_p <= 1, f"has top_p {p.top_p}: give a number above 0 up to 1 (off)"),
         ("" in p.stop, "has an empty stop string: leave it out"),
+        (
+            not 0 <= op.topk_logprobs <= min(MAX_TOPK, shape.vocab_size),
+            f"asks for the {op.topk_logprobs} likeliest tokens: give 0 … {MAX_TOPK}",
+        ),
     )
     for wrong, why in problems:
         if wrong:

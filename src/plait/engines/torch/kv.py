@@ -67,6 +67,21 @@ class KV:
             for layer in self._layers:
                 layer.index_fill_(2, index, 0.0)
 
+    def dump(self, blocks: Sequence[int]) -> bytes:
+        """Content of blocks: layer by layer ``[2, K, blocks, size, E]``."""
+        index = torch.tensor(blocks, device=self._layers[0].device)
+        content = torch.stack([layer.index_select(2, index) for layer in self._layers])
+        return content.cpu().view(torch.uint8).numpy().tobytes()
+
+    def load(self, blocks: Sequence[int], content: bytes) -> None:
+        """Put what ``dump`` gave into as many blocks."""
+        like = self._layers[0]
+        shape = (len(self._layers), *like.shape[:2], len(blocks), *like.shape[3:])
+        found = torch.frombuffer(bytearray(content), dtype=like.dtype).view(shape).to(like.device)
+        index = torch.tensor(blocks, device=like.device)
+        for layer, part in zip(self._layers, found, strict=True):
+            layer.index_copy_(2, index, part)
+
     def resize(self, n_blocks: int, moves: dict[int, int]) -> None:
         """Change the number of blocks; ``moves`` are old → new places below ``n_blocks``."""
         self.copy(list(moves.items()))

@@ -1,7 +1,7 @@
 """Rollout: continuous batching over many adapters, one forward step at a time.
 
-The loop is *plan → batch → forward → draw → note*; who takes part is ``schedule``'s decision, which
-requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
+The loop is *plan → batch → forward → score and draw → note*; who takes part is ``schedule``'s
+decision, which requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
 """
 
 from collections import Counter
@@ -16,8 +16,11 @@ from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
+from plait.core.plan import Keep
 from plait.engines.factory import BLOCK_SIZE
+from plait.engines.moved import Moved
 from plait.engines.protocol import ForwardStep
+from plait.engines.torch import moving
 from plait.engines.torch.batch import Batch, Batcher, attend
 from plait.engines.torch.blocks import Blocks, Policy
 from plait.engines.torch.intake import Intake
@@ -27,6 +30,7 @@ from plait.engines.torch.model import Rope, forward
 from plait.engines.torch.packed import make_linear, plain_rows
 from plait.engines.torch.sampling import draw, uniforms
 from plait.engines.torch.schedule import Plan, Scheduler
+from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
 from plait.engines.torch.weights import load_weights
 from plait.models.shape import read_shape
@@ -110,6 +114,25 @@ class TorchRollout:
 
     def add(self, op: Sample) -> None:
         """Queue a sample; RequestError on bad ids, CapacityError if it can never fit."""
+        for s in self._accept(op).sequences:
+            self._scheduler.add(s)
+
+    def export_sample(self, op_id: OpId, *, kv: bool) -> Moved:
+        """Take a request out, to go on elsewhere; RequestError if it is not in flight."""
+        request = self._requests.get(op_id)
+        if request is None:
+            raise RequestError(f"sample {op_id} is not in flight here: it has ended, or never came")
+        moved = moving.pack(request, self.shape, self._kv if kv else None)
+        self._close(request)
+        return moved
+
+    def import_sample(self, moved: Moved) -> None:
+        """Go on with another engine's request; refused as in ``add``, and with ModelError if it was
+        begun on another base model."""
+        moving.check(moved, self.shape)
+        moving.unpack(moved, self._accept(moved.op), self._scheduler, self._kv)
+
+    def _accept(self, op: Sample) -> Request:
         if op.op_id in self._requests:
             raise RequestError(f"sample {op.op_id} is queued already: give each its own op_id")
         loaded = self._adapters.get((op.run_id, op.version))
@@ -122,8 +145,7 @@ class TorchRollout:
         self._requests[op.op_id] = request
         if loaded is not None:
             loaded.n_alive += 1
-        for s in request.sequences:
-            self._scheduler.add(s)
+        return request
 
     def abort(self, op_ids: Seq[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
@@ -133,6 +155,10 @@ class TorchRollout:
                 self._close(request)
                 ended.append((op_id, request.result()))
         return tuple(ended)
+
+    def mark_prefix(self, run_id: RunId, version: int | None, tokens: Seq[int], keep: Keep) -> None:
+        """Say how soon what is cached of ``tokens`` may be given up."""
+        self._blocks.mark((run_id, version), tokens, keep)
 
     def set_paused(self, run_id: RunId, paused: bool) -> None:
         """Keep a run's samples out of forward steps without touching the others."""
@@ -155,6 +181,7 @@ class TorchRollout:
     @torch.inference_mode()
     def step(self) -> ForwardStep:
         """One forward step over whatever is runnable."""
+        n_evicted = self._blocks.n_evicted
         plan = self._scheduler.plan()
         batch = self._batcher.build(plan)
         over: list[Request] = []
@@ -167,7 +194,7 @@ class TorchRollout:
                 raise EngineError(
                     f"a step of {batch.n_tokens} tokens failed ({first}); its samples are kept"
                 ) from e
-        return self._report(plan, batch, over)
+        return self._report(plan, batch, over, n_evicted)
 
     def _run(self, plan: Plan, batch: Batch) -> list[Request]:
         self._kv.copy(plan.copies)
@@ -184,34 +211,39 @@ class TorchRollout:
             on_layer=self._on_layer,
         )
         self._scheduler.advance(plan)
-        return self._draw(batch, h_ND) if batch.draws else []
+        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
+        if batch.draws:
+            touched += self._draw(batch, h_ND)
+        over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
+        for request in over:
+            self._close(request)
+        return over
 
     def _draw(self, batch: Batch, h_ND: torch.Tensor) -> list[Request]:
-        """Draw the next token of every row that is due; returns the requests that are over."""
+        """Draw the next token of every row that is due; returns the requests that it may have
+        ended."""
         logits_RV = self._head(h_ND, batch.draw_rows)
         found = draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
             uniforms([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
+            [s.request.op.topk_logprobs for s in batch.draws],
         )
-        touched: dict[Request, None] = {}
-        rows = zip(batch.draws, found.tokens_R, found.logprobs_R, found.ok_R, strict=True)
-        for s, token, logprob, ok in rows:
+        touched: list[Request] = []
+        drawn = zip(found.tokens_R, found.logprobs_R, found.topk_R, strict=True)
+        for s, one, ok in zip(batch.draws, drawn, found.ok_R, strict=True):
             if not ok:
                 s.request.failure = (
                     f"sample {s.index} of run {s.policy[0]}, version {s.policy[1]}: logits are not "
                     f"finite after {s.n_drawn} tokens; lower the learning rate or go back a version"
                 )
-                touched[s.request] = None
+                touched.append(s.request)
                 continue
-            s.draw(token, logprob)
+            s.draw(*one)
             if s.reason is not None:
                 self._scheduler.remove(s)
-                touched[s.request] = None
-        over = [r for r in touched if r.failure or r.is_over]
-        for request in over:
-            self._close(request)
-        return over
+                touched.append(s.request)
+        return touched
 
     def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits of ``rows``: each is computed once, though several samples may draw from it."""
@@ -225,7 +257,8 @@ class TorchRollout:
         place = {row: i for i, row in enumerate(distinct)}
         return logits[torch.tensor([place[r] for r in rows], device=logits.device)]
 
-    def _report(self, plan: Plan, batch: Batch, over: list[Request]) -> ForwardStep:
+    def _report(self, plan: Plan, batch: Batch, over: list[Request], n_evicted: int) -> ForwardStep:
+        """``n_evicted``: before the step."""
         by_run: Counter[RunId] = Counter()
         for segment in batch.segments:
             by_run[segment.policy[0]] += min(segment.end, batch.n_tokens) - segment.start
@@ -242,6 +275,8 @@ class TorchRollout:
             finished=tuple((r.op.op_id, r.result()) for r in over if not r.failure),
             failed=tuple((r.op.op_id, r.failure) for r in over if r.failure),
             short_of_blocks=frozenset(plan.short_of_blocks),
+            kv_blocks_idle=self._blocks.n_idle,
+            n_evicted=self._blocks.n_evicted - n_evicted,
         )
 
     def _pieces(self, policy: Policy) -> Pieces | None:

@@ -1,4 +1,4 @@
-"""Sampling: the next token of each row, and its log-prob.
+"""Sampling: the next token of each row, its log-prob, and what else was likely there.
 
 A draw is a pure function of the row's logits and of (seed, sample index, place in the sample): it
 depends neither on who shares the batch nor on what was drawn elsewhere, and a sample can go on
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from plait.core.operations import SamplingParams
+from plait.core.operations import Ranked, SamplingParams
 
 GOLDEN = 0x9E3779B97F4A7C15
 """SplitMix64's increment: 2⁶⁴ over the golden ratio, odd."""
@@ -38,10 +38,12 @@ MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Per row: token, log-prob; ``ok_R`` is false where the logits were not finite."""
+    """Per row: token, log-prob, the likeliest tokens (none where none were asked for); ``ok_R`` is
+    false where the logits were not finite."""
 
     tokens_R: list[int]
     logprobs_R: list[float]
+    topk_R: list[Ranked]
     ok_R: list[bool]
 
 
@@ -61,14 +63,17 @@ def uniforms(streams_R: Sequence[int], places_R: Sequence[int]) -> np.ndarray:
     return (z >> np.uint64(11)) * 2.0**-53
 
 
-def draw(logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: np.ndarray) -> Draws:
-    """Draw one token per row. The logits are used up."""
+def draw(
+    logits_RV: torch.Tensor,
+    params_R: Sequence[SamplingParams],
+    u_R: np.ndarray,
+    k_R: Sequence[int] = (),
+) -> Draws:
+    """Draw one token per row and name the ``k_R`` likeliest. The logits are used up."""
     logits = logits_RV.float()
     u = torch.from_numpy(u_R).to(logits.device)
     inverse = [1.0 / p.temperature if p.temperature > 0 else 1.0 for p in params_R]
     sums_RK, warm_RK = _shift_and_sum(logits, inverse)
-    log_total_R = sums_RK.sum(-1, dtype=torch.float64).log()
-    ok_R = log_total_R.isfinite()
     plain = [i for i, p in enumerate(params_R) if p.temperature > 0 and not _filters(p)]
     filtered = [i for i, p in enumerate(params_R) if p.temperature > 0 and _filters(p)]
     if len(plain) == len(params_R):
@@ -83,8 +88,35 @@ def draw(logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: np.nd
             rows = torch.tensor(filtered, device=logits.device)
             found = _filtered(logits[rows], [params_R[i] for i in filtered], u[rows])
             tokens_R.index_copy_(0, rows, found)
-    logprobs_R = logits.gather(-1, tokens_R[:, None])[:, 0].double() - log_total_R
-    return Draws(tokens_R=tokens_R.tolist(), logprobs_R=logprobs_R.tolist(), ok_R=ok_R.tolist())
+    return _draws(logits, sums_RK, tokens_R, k_R)
+
+
+def score(logits_RV: torch.Tensor, tokens_R: Sequence[int], k_R: Sequence[int]) -> Draws:
+    """The same for tokens that are known. The logits are used up."""
+    logits = logits_RV.float()
+    sums_RK, _ = _shift_and_sum(logits, [1.0] * len(tokens_R))
+    return _draws(logits, sums_RK, torch.tensor(tokens_R, device=logits.device), k_R)
+
+
+def _draws(
+    z_RV: torch.Tensor, sums_RK: torch.Tensor, tokens_R: torch.Tensor, k_R: Sequence[int]
+) -> Draws:
+    """Log-probs from shifted logits and the block sums of their exponentials."""
+    log_total_R = sums_RK.sum(-1, dtype=torch.float64).log()
+    logprobs_R = z_RV.gather(-1, tokens_R[:, None])[:, 0].double() - log_total_R
+    topk_R: list[Ranked] = [()] * len(tokens_R)
+    if wanting := [row for row, k in enumerate(k_R) if k]:
+        rows = torch.tensor(wanting, device=z_RV.device)
+        best, ids = z_RV[rows].topk(max(k_R), -1)
+        best = best.double() - log_total_R[rows, None]
+        for row, tokens, logprobs in zip(wanting, ids.tolist(), best.tolist(), strict=True):
+            topk_R[row] = tuple(zip(tokens, logprobs, strict=True))[: k_R[row]]
+    return Draws(
+        tokens_R=tokens_R.tolist(),
+        logprobs_R=logprobs_R.tolist(),
+        topk_R=topk_R,
+        ok_R=log_total_R.isfinite().tolist(),
+    )
 
 
 def _shift_and_sum(

@@ -2,7 +2,8 @@
 
 Rules, first come first served by arrival:
 - samples that run decode in every step; prefill fills what is left of the step's token budget;
-- a prompt that several samples share is computed by one of them, the others fork from it;
+- a prompt that several samples share is computed by one of them, the others fork from it, but for
+  those that are to score it: these compute it themselves, whatever a cache knows;
 - a sample is admitted when its tokens so far fit and something is left for the others' growth;
 - when a running sample needs a block and there is none, samples of paused runs give theirs back
   first, then the newest. They keep their tokens and are computed again later;
@@ -12,6 +13,8 @@ What a step computes is ``rollout``'s.
 """
 
 from bisect import insort
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from plait.core.errors import CapacityError
@@ -62,6 +65,27 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_arrival)
+
+    def adopt(self, tables: Mapping[Sequence, Seq[int]], n_blocks: int) -> list[int]:
+        """Start samples of one run that lack only the last token's keys and values.
+
+        Their blocks are given as places among ``n_blocks`` new ones, which are returned; if there
+        is no room for them the samples wait, to be computed again, and none are returned.
+        """
+        n_active = len(self.running) + len(tables)
+        if n_blocks + self._growth(n_active) > self.blocks.n_available:
+            for s in tables:
+                self.add(s)
+            return []
+        blocks = self.blocks.take(next(iter(tables)).policy[0], n_blocks)
+        held: set[int] = set()
+        for s, places in tables.items():
+            s.blocks = [blocks[place] for place in places]
+            s.n_cached = len(s.tokens) - 1
+            self.blocks.share(held.intersection(s.blocks))
+            held.update(s.blocks)
+        self._start(list(tables))
+        return blocks
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence that is over, or given up, out of the queues."""
@@ -165,7 +189,7 @@ class Scheduler:
 
     def _give_blocks(self, s: Sequence, n_active: int, plan: Plan) -> bool:
         """Hold blocks for all tokens so far, reusing what is known of them."""
-        found, chain = self.blocks.find(s.policy, s.tokens)
+        found, chain = self.blocks.find(s.policy, s.findable)
         n_new = self.blocks.blocks_for(len(s.tokens)) - len(found)
         need = n_new + self._growth(n_active)
         while need + sum(map(self.blocks.is_idle, found)) > self.blocks.n_available:
@@ -190,7 +214,7 @@ class Scheduler:
         forked: list[Sequence] = []
         for s in self.waiting:
             leader = leaders.get(s.group)
-            if leader is None or s.n_drawn or self._is_paused(s):
+            if leader is None or s.n_drawn or s.scores or self._is_paused(s):
                 continue
             # Each fork, and each leader that has some, takes a block of its own in the next step.
             n_next = len(forked) + 1 + len(plan.forks)

@@ -4,31 +4,44 @@ Owns what a sample has drawn and when it is over; where its keys and values lie 
 decided in ``schedule``. ``tokens`` is prompt and draws: all that is needed to go on elsewhere.
 """
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from plait.core.ids import OpId
-from plait.core.operations import Sample, Sampled, SampleResult, StopReason
+from plait.core.operations import Ranked, Sample, Sampled, SampleResult, StopReason
 from plait.engines.torch.blocks import Policy
 from plait.engines.torch.stops import StopScan
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """A ``Sample`` operation and its sequences, in index order."""
+    """A ``Sample`` operation and its sequences, in index order. The first of these scores the
+    prompt if that is asked for."""
 
     op: Sample
     policy: Policy
     ends: frozenset[int]
     sequences: list["Sequence"] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_topk: list[Ranked] = field(default_factory=list)
     failure: str = ""
+
+    @property
+    def n_to_score(self) -> int:
+        """Positions of the prompt whose next token is yet to be scored."""
+        wanted = len(self.op.prompt) - 1 if self.op.prompt_logprobs else 0
+        return wanted - len(self.prompt_logprobs)
 
     @property
     def is_over(self) -> bool:
         return all(s.reason is not None for s in self.sequences)
 
     def result(self) -> SampleResult:
-        return SampleResult(samples=tuple(s.sampled() for s in self.sequences))
+        scored = not self.n_to_score
+        return SampleResult(
+            samples=tuple(s.sampled() for s in self.sequences),
+            prompt_logprobs=tuple(self.prompt_logprobs) if scored else (),
+            prompt_topk=tuple(self.prompt_topk) if scored else (),
+        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,13 +61,12 @@ class Sequence:
     max_tokens: int
     scan: StopScan | None
     logprobs: list[float] = field(default_factory=list)
+    topk: list[Ranked] = field(default_factory=list)
     reason: StopReason | None = None
     blocks: list[int] = field(default_factory=list)
     n_cached: int = 0
     n_published: int = 0
     chain: int = 0
-    row: int = -1
-    """Row of the block table while the sequence holds blocks."""
 
     @property
     def policy(self) -> Policy:
@@ -78,10 +90,22 @@ class Sequence:
         """Most keys and values that the sample can come to hold: its last token needs none."""
         return self.n_prompt + self.max_tokens - 1
 
-    def draw(self, token: int, logprob: float) -> None:
+    @property
+    def scores(self) -> bool:
+        """It computes prompt tokens for the sake of their logits, though a cache may know them."""
+        return self.request.n_to_score > 0 and self.request.sequences[0] is self
+
+    @property
+    def findable(self) -> list[int]:
+        """Tokens whose keys and values may come from a cache, but for the last one."""
+        return self.tokens[: len(self.request.prompt_logprobs) + 1] if self.scores else self.tokens
+
+    def draw(self, token: int, logprob: float, topk: Ranked = ()) -> None:
         """Take the next token and see whether it ends the sample."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        if self.request.op.topk_logprobs:
+            self.topk.append(topk)
         stopped = token in self.request.ends or (self.scan is not None and self.scan.push(token))
         if stopped:
             self.reason = StopReason.STOP
@@ -94,8 +118,5 @@ class Sequence:
             logprobs=tuple(self.logprobs),
             stop_reason=self.reason or StopReason.ABORT,
             version=self.policy[1],
+            topk=tuple(self.topk),
         )
-
-
-def by_arrival(sequences: Seq[Sequence]) -> list[Sequence]:
-    return sorted(sequences, key=lambda s: s.arrival)
