@@ -61,13 +61,20 @@ def uniforms(streams_R: Sequence[int], places_R: Sequence[int]) -> np.ndarray:
     return (z >> np.uint64(11)) * 2.0**-53
 
 
-def draw(logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: np.ndarray) -> Draws:
-    """Draw one token per row. The logits are used up."""
+def draw(
+    logits_RV: torch.Tensor,
+    params_R: Sequence[SamplingParams],
+    u_R: np.ndarray,
+    *,
+    apart: bool = False,
+) -> Draws:
+    """Draw one token per row. The logits are used up. ``apart``: each row filtered by itself, for
+    how many candidates are looked at depends on all rows, and so does rounding."""
     logits = logits_RV.float()
     u = torch.from_numpy(u_R).to(logits.device)
     inverse = [1.0 / p.temperature if p.temperature > 0 else 1.0 for p in params_R]
-    sums_RK, warm_RK = _shift_and_sum(logits, inverse)
-    log_total_R = sums_RK.sum(-1, dtype=torch.float64).log()
+    sums_RK, warm_RK = shift_and_sum(logits, inverse)
+    log_total_R = log_totals(sums_RK)
     ok_R = log_total_R.isfinite()
     plain = [i for i, p in enumerate(params_R) if p.temperature > 0 and not _filters(p)]
     filtered = [i for i, p in enumerate(params_R) if p.temperature > 0 and _filters(p)]
@@ -80,14 +87,21 @@ def draw(logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: np.nd
             found = _inverse_cdf(logits[rows], warm_RK[rows], [inverse[i] for i in plain], u[rows])
             tokens_R.index_copy_(0, rows, found)
         if filtered:
-            rows = torch.tensor(filtered, device=logits.device)
-            found = _filtered(logits[rows], [params_R[i] for i in filtered], u[rows])
-            tokens_R.index_copy_(0, rows, found)
+            # Twice: the sum of a long row by itself would be divided among threads.
+            for few in [[i, i] for i in filtered] if apart else [filtered]:
+                rows = torch.tensor(few, device=logits.device)
+                found = _filtered(logits[rows], [params_R[i] for i in few], u[rows])
+                tokens_R.index_copy_(0, rows, found)
     logprobs_R = logits.gather(-1, tokens_R[:, None])[:, 0].double() - log_total_R
     return Draws(tokens_R=tokens_R.tolist(), logprobs_R=logprobs_R.tolist(), ok_R=ok_R.tolist())
 
 
-def _shift_and_sum(
+def log_totals(sums_RK: torch.Tensor) -> torch.Tensor:
+    """Log of each row's sum of exponentials, fp64."""
+    return sums_RK.sum(-1, dtype=torch.float64).log()
+
+
+def shift_and_sum(
     logits_RV: torch.Tensor, inverse_R: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Subtract each row's maximum in place; block sums of the exponentials, at temperature 1 and
