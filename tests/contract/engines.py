@@ -85,7 +85,7 @@ def scripted() -> EngineKit:
     )
 
 
-def torch_random() -> EngineKit:
+def torch_random(*, deterministic: bool = False) -> EngineKit:
     """The torch engines over a random byte-level Llama in a directory of their own."""
     import torch
     from random_models import private_cache, random_model
@@ -100,11 +100,11 @@ def torch_random() -> EngineKit:
 
     def rollout(**limits: Any) -> RolloutEngine:
         with private_cache(folder):
-            return TorchRollout(model, block_size=4, **limits)
+            return TorchRollout(model, block_size=4, exact=deterministic, **limits)
 
     def train() -> TrainEngine:
         with private_cache(folder):
-            return TorchTrain(model)
+            return TorchTrain(model, exact=deterministic)
 
     atexit.register(scratch.cleanup)
     return EngineKit(
@@ -112,9 +112,13 @@ def torch_random() -> EngineKit:
         block_size=4,
         make_rollout=rollout,
         make_train=train,
-        exact=False,
+        exact=deterministic,
         logprob_atol=1e-4,
     )
 
 
-KITS: dict[str, Callable[[], EngineKit]] = {"scripted": scripted, "torch": torch_random}
+KITS: dict[str, Callable[[], EngineKit]] = {
+    "scripted": scripted,
+    "torch": torch_random,
+    "torch-deterministic": lambda: torch_random(deterministic=True),
+}

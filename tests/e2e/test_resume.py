@@ -36,12 +36,18 @@ def n_steps(directory: Path, name: str = "one") -> int:
 
 
 @pytest.mark.parametrize(
-    ("environment", "flags"), [("tiny-sum", ()), ("tiny-sort", ("--deterministic",))]
+    ("environment", "staleness", "flags"),
+    [
+        ("tiny-sum", 0, ()),
+        ("tiny-sort", 0, ("--deterministic",)),
+        ("tiny-sum", 2, ("--deterministic",)),
+    ],
 )
 def test_a_job_that_is_killed_again_and_again_ends_bit_for_bit_as_if_it_had_not(
-    environment: str, flags: tuple[str, ...], tmp_path: Path
+    environment: str, staleness: int, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    file = write_job(tmp_path / "job.yaml", environment={"name": environment})
+    over = {"environment": {"name": environment}, "staleness": staleness}
+    file = write_job(tmp_path / "job.yaml", **over)
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     code, _, err = run("run", file, "--dir", calm, *flags)
     assert code == 0, err

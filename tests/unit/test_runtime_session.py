@@ -126,6 +126,20 @@ async def test_a_run_of_other_settings_is_refused_by_what_differs(
         assert (await s.create_run("one", lora=LoraSpec(rank=4))).version == 0
 
 
+async def test_a_run_with_staleness_is_taken_up_with_the_versions_it_may_draw_from(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as first:
+        run = await first.create_run("one", max_staleness=2)
+        for step in range(1, 5):
+            await one_step(run, step)
+        want = await run.sample(PROMPT, SamplingParams(max_tokens=6, seed=9), version=2)
+    async with session(tmp_path, byte_model) as second:
+        run = await second.create_run("one", max_staleness=2)
+        assert run.facts.published == {2, 3, 4}
+        assert await run.sample(PROMPT, SamplingParams(max_tokens=6, seed=9), version=2) == want
+
+
 async def test_saving_never_touches_what_is_there(tmp_path: Path, byte_model: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -53,7 +53,7 @@ def run(
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits every time, for a job alone.")
+        bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
     ] = False,
     elastic: Annotated[
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")

@@ -15,7 +15,6 @@ from plait.envs.protocol import Environment
 from plait.envs.turns import read_tokens
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, fail, play
-from plait.jobs.waves import Waves
 from plait.obs.records import SampleRecord
 
 
@@ -29,6 +28,8 @@ class Batch:
     n_samples: int
     tag: tuple[object, ...]
     evaluating: bool = False
+    version: int | None = None
+    """Version to draw from; ``None``: the newest when the batch is admitted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,11 +87,10 @@ async def _collect(context: JobContext, batch: Batch, envs: list[list[Environmen
     asked = context.now()
     async with context.client.rollout(_worst(context, groups), evaluating=batch.evaluating):
         started = context.now()
-        version = context.client.published
-        waves = Waves(batch.n_groups * batch.n_samples) if context.deterministic else None
+        version = context.client.published if batch.version is None else batch.version
         async with asyncio.TaskGroup() as tasks:
             for p, (members, group) in enumerate(zip(envs, groups, strict=True)):
-                tasks.create_task(_group(context, batch, version, p, members, group, waves))
+                tasks.create_task(_group(context, batch, version, p, members, group))
         ended = context.now()
     try:
         await context.scorer.score(groups, envs)
@@ -109,7 +109,6 @@ async def _group(
     p: int,
     envs: list[Environment],
     group: list[Episode],
-    waves: Waves | None,
 ) -> None:
     """All samples of one prompt, every turn drawn from ``version``."""
     spec, client = context.spec, context.client
@@ -128,8 +127,6 @@ async def _group(
             if together is not None:
                 return (await asyncio.shield(together))[episode.sample]
             params = _params(context, batch, env, p, turn)
-            if waves is not None:
-                await waves.turn((p, episode.sample))
             drawn = await client.sample(tokens, params, first_index=episode.sample, version=version)
             return drawn.samples[0]
 
@@ -148,8 +145,6 @@ async def _group(
                 tool=lambda t0, t1: context.outside("tool", key, t0, t1),
             )
         finally:
-            if waves is not None:
-                waves.leave()
             failure = close_environment(env)
             if failure is not None and episode.error is None:
                 fail(episode, f"closing the environment: {told(failure)}")

@@ -34,7 +34,7 @@ class JobContext:
     block_size: int
     vocab_size: int
     deterministic: bool = False
-    """Samples take their turns in waves."""
+    """Which version a batch is drawn from depends on its number alone."""
 
     def now(self) -> float:
         """Seconds on the clock of all of this launch's processes."""

@@ -3,7 +3,8 @@
 Strictly on-policy at ``staleness: 0``: a step's trajectories are drawn from the run's committed
 version and trained on at once; overlap comes from other runs (MARLaaS §4.4). With ``staleness: k``
 the next batches are drawn while this one trains; batch b is drawn no earlier than step b-k was
-committed, so no trajectory lags more than k versions.
+committed, so no trajectory lags more than k versions. How much less is a matter of timing, but for
+deterministic mode, where it is drawn from the version of step b-k and no other.
 
 Everything that decides the data is a function of the step number and the job's seed, so the state
 that a resume needs is the committed version and the number of steps in it.
@@ -63,6 +64,8 @@ class RLController:
         self._ready = asyncio.Event()
         self._collecting = asyncio.Lock()
         self._step = 0
+        self._versions: deque[int] = deque(maxlen=context.spec.staleness + 1)
+        """After the last steps, up to ``_step``; where the job begins, its first."""
         self._evaluated: int | None = None
         self._fruitless = 0
         self._unscored = 0
@@ -90,6 +93,7 @@ class RLController:
         """Go on from the committed step; its line is written if the launch died before it."""
         context, progress = self._context, await self._context.client.progress()
         self._step = int(progress.get("step", 0))
+        self._versions.extend(progress.get("versions", [context.client.version]))
         self._recent.extend(progress.get("recent", []))
         self._fruitless = int(progress.get("fruitless", 0))
         self._unscored = int(progress.get("unscored", 0))
@@ -140,9 +144,15 @@ class RLController:
             n_groups=spec.groups,
             n_samples=spec.samples,
             tag=("train", step),
+            version=self._version_of(step) if self._context.deterministic else None,
         )
         async with self._collecting:
             return await collect(self._context, batch)
+
+    def _version_of(self, batch: int) -> int:
+        """The version after step ``batch - staleness``, or the first that there was."""
+        ago = self._step - (batch - self._context.spec.staleness)
+        return self._versions[max(-len(self._versions), -1 - ago)]
 
     async def _update(self, collected: Collected) -> None:
         """One step: train on a batch and commit what it did.
@@ -170,12 +180,14 @@ class RLController:
                 "fruitless": self._after(learned),
                 "unscored": self._unscored,
                 "errors": asdict(self._errors),
+                "versions": [*self._versions, learned.version][-self._context.spec.staleness - 1 :],
                 "row": asdict(row(learned)),
             }
 
         learned = await learn(context, collected, step, progress=progress)
         self._fruitless = self._after(learned)
         self._step = step
+        self._versions.append(learned.version)
         self._ready.set()
         context.recorder.metrics(row(learned), now=context.now())
         if self._unscored >= UNSCORED_STEPS:

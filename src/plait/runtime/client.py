@@ -84,9 +84,15 @@ class RunClient:
             await self._commit(op, 0, progress={"step": 0})
             await self._expose(0)
 
-    async def attach(self, version: int, path: str, next_seq: int) -> None:
-        """Take up a run that the store knows: its committed version becomes samplable."""
+    async def attach(
+        self, version: int, path: str, next_seq: int, *, before: Sequence[int] = ()
+    ) -> None:
+        """Take up a run that the store knows: its committed version becomes samplable, and those
+        ``before`` it that its staleness allows."""
         self.facts.version, self.facts.path, self.facts.next_seq = version, path, next_seq
+        for older in before:
+            if older >= version - self.facts.spec.max_staleness:
+                await self._expose(older)
         await self._expose(version)
 
     async def sample(

@@ -68,7 +68,7 @@ class Pool:
                 train_memory_bytes=settings.train_memory_bytes,
                 elastic=settings.elastic,
                 options={
-                    "prefix_cache": float(not settings.deterministic),
+                    "deterministic": float(settings.deterministic),
                     "pack_layers": float(not settings.lean),
                     "recompute": float(settings.recompute),
                 },

@@ -206,7 +206,8 @@ class Session:
             )
         client.facts.step = int(row.progress.get("step", 0))
         path = str(dirs.path(last.version))
-        await client.attach(last.version, path, last.seq + 1)
+        before = [r.version for r in rows[:-1] if r.version not in swept.missing]
+        await client.attach(last.version, path, last.seq + 1, before=before)
 
 
 def _begun(job: JobLayout) -> bool:

@@ -45,9 +45,8 @@ class Settings:
     micro-batch's memory, for the time of a second forward pass (measured, 512 tokens of a 135 M
     model: 0.4 times the memory, 1.4 times the time)."""
     deterministic: bool = False
-    """A job alone in its launch gives the same bits every time: samples take their turns in waves,
-    and no cached prefix is used again. A single-turn job does without, unless its prompts begin
-    alike for longer than a cache block."""
+    """A job gives the same bits every time, alone or shared: sums have one order whatever the batch
+    and the threads, and a batch is drawn from the version that its number says."""
 
     def resolve(self, shape: ModelShape) -> "Settings":
         """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""

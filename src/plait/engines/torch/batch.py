@@ -5,6 +5,7 @@ adapter first so that its segment goes on), padding. What stays the same from st
 and block table of the decoding samples) is kept and brought up to date.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from plait.engines.torch.blocks import Policy
+from plait.engines.torch.exact import VECTOR
 from plait.engines.torch.kv import KV
 from plait.engines.torch.parts import Part, make_parts
 from plait.engines.torch.schedule import Chunk, Plan
@@ -57,10 +59,15 @@ class Batch:
 class Batcher:
     """Builds batches for one cache."""
 
-    def __init__(self, kv: KV, device: str, *, least_rows: Callable[[], int]) -> None:
+    def __init__(
+        self, kv: KV, device: str, *, least_rows: Callable[[], int], exact: bool = False
+    ) -> None:
         self._kv = kv
         self._device = device
         self._least_rows = least_rows
+        self._exact = exact
+        # Blocks to a whole vector of keys, where the count matters.
+        self._unit = VECTOR // math.gcd(VECTOR, kv.block_size) if exact else 1
         self._sequences: list[Sequence] = []
         self._planned: list[Sequence] = []
         self._table = np.zeros((0, 0), dtype=np.int64)
@@ -140,6 +147,7 @@ class Batcher:
             groups,
             null_block=self._kv.null_block,
             block_bytes=self._kv.block_bytes,
+            share=not self._exact,
         )
 
     def _fill(self, row: int, blocks: list[int]) -> None:
@@ -153,11 +161,12 @@ class Batcher:
     def _decode_view(self, part: Part, n_tokens_N: np.ndarray) -> DecodeView:
         n, size = len(part.rows), self._kv.block_size
         own = n_tokens_N[part.rows] - part.n_shared_B * size
+        table_BN = self._whole(part.table_BN)
         return DecodeView(
             rows_B=None if n == len(n_tokens_N) and _in_order(part.rows) else self._to(part.rows),
-            blocks=self._to(part.table_BN.reshape(-1)),
+            blocks=self._to(table_BN.reshape(-1)),
             n=n,
-            mask_B1T=self._mask(own, part.table_BN.shape[1] * size),
+            mask_B1T=self._mask(own, table_BN.shape[1] * size),
             shared=None if part.shared is None else self._shared_view(part),
         )
 
@@ -183,17 +192,22 @@ class Batcher:
     def _chunk_view(self, c: Chunk, at: int, blocks: np.ndarray) -> ChunkView:
         n_tokens = c.start + c.n
         mask = None
-        if c.start:
+        if c.start and not self._exact:
             query, key = np.arange(c.start, n_tokens)[:, None], np.arange(n_tokens)[None, :]
             mask = self._to(key <= query)
         n_blocks = -(-n_tokens // self._kv.block_size)
         return ChunkView(
             start=at,
             end=at + c.n,
-            blocks=self._to(blocks[:n_blocks]),
+            blocks=self._to(self._whole(blocks[None, :n_blocks])[0]),
             n_tokens=n_tokens,
             mask_NT=mask,
         )
+
+    def _whole(self, table_BN: np.ndarray) -> np.ndarray:
+        """A table whose rows are whole units of blocks."""
+        missing = -table_BN.shape[1] % self._unit
+        return np.pad(table_BN, ((0, 0), (0, missing)), constant_values=self._kv.null_block)
 
     def _to(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -16,6 +16,7 @@ GEMM = 1024
 def build(config: EngineConfig) -> Engines:
     """Rollout and training engines over one mapped copy of the weights."""
     rollout = train = None
+    exact = config.options.get("deterministic", 0.0) > 0
     if config.rollout:
         from plait.engines.torch.rollout import TorchRollout
 
@@ -24,9 +25,9 @@ def build(config: EngineConfig) -> Engines:
             n_blocks=config.kv_blocks,
             block_size=config.block_size,
             max_seqs=config.max_seqs,
-            prefix_cache=config.options.get("prefix_cache", 1.0) > 0,
             pack_layers=config.options.get("pack_layers", 1.0) > 0,
             on_layer=config.on_layer,
+            exact=exact,
         )
     if config.train:
         from plait.engines.torch.trainer import TorchTrain
@@ -36,6 +37,7 @@ def build(config: EngineConfig) -> Engines:
             memory_bytes=config.train_memory_bytes,
             recompute=config.options.get("recompute", 0.0) > 0,
             on_layer=config.on_layer,
+            exact=exact,
         )
     _return_freed_memory()
     return Engines(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from plait.engines.torch import exact
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.attention import attend_batched, attend_shared
 from plait.engines.torch.views import ChunkView, DecodeView
@@ -24,11 +25,19 @@ class KV:
     """The cache's memory."""
 
     def __init__(
-        self, arch: Arch, n_blocks: int, *, block_size: int, dtype: torch.dtype, device: str
+        self,
+        arch: Arch,
+        n_blocks: int,
+        *,
+        block_size: int,
+        dtype: torch.dtype,
+        device: str,
+        exact: bool = False,
     ) -> None:
         self.n_blocks = n_blocks
         self.block_size = block_size
         self._arch = arch
+        self._exact = exact
         shape = (2, arch.n_kv_heads, n_blocks + 1, block_size, arch.head_dim)
         self._layers = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(arch.n_layers)
@@ -107,7 +116,9 @@ class KV:
         q = q_NHE[:n] if view.rows_B is None else q_NHE.index_select(0, view.rows_B)
         q_KBGE = q.reshape(n, a.n_kv_heads, -1, a.head_dim).transpose(0, 1)
         k, v = self._gather(layer, view.blocks, n)
-        if view.shared is not None:
+        if self._exact:
+            out = self._decode_exactly(q_KBGE, k, v, view)
+        elif view.shared is not None:
             shared = self._gather(layer, view.shared.blocks, view.shared.n_clusters, which=1)
             out = attend_shared(q_KBGE, (k, v), view.mask_B1T, shared, view.shared)
         elif q.device.type == "cpu":
@@ -116,6 +127,13 @@ class KV:
             mask = view.mask_B1T.view(a.n_kv_heads, n, 1, -1)
             out = F.scaled_dot_product_attention(q_KBGE, k, v, attn_mask=mask)
         return out.transpose(0, 1).reshape(n, a.n_heads, a.head_dim)
+
+    def _decode_exactly(
+        self, q_KBGE: torch.Tensor, k_KBTE: torch.Tensor, v_KBTE: torch.Tensor, view: DecodeView
+    ) -> torch.Tensor:
+        q, k, v = (x.flatten(0, 1) for x in (q_KBGE, k_KBTE, v_KBTE))
+        out = exact.attend(q * self._arch.head_dim**-0.5, k, v, view.mask_B1T)
+        return out.reshape(q_KBGE.shape)
 
     def chunk(self, layer: int, q_NHE: torch.Tensor, view: ChunkView) -> torch.Tensor:
         """Causal attention of a run of queries over their sequence's cache, themselves included."""
@@ -126,6 +144,10 @@ class KV:
             .permute(1, 2, 0, 3)
         )
         k, v = self._gather(layer, view.blocks, 1)
+        if self._exact:
+            places_N = torch.arange(view.n_tokens - n, view.n_tokens)
+            out = exact.causal(q_KGNE, k[:, 0], v[:, 0], places_N)
+            return out.permute(2, 0, 1, 3).reshape(n, a.n_heads, a.head_dim)
         wide = (-1, q_KGNE.shape[1], -1, -1)
         out = F.scaled_dot_product_attention(
             q_KGNE,

@@ -19,6 +19,7 @@ from plait.core.errors import ModelError
 from plait.core.runs import MAX_RANK
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.packed import pack_matrix, packed_product
 
 WHOLE_RANK = 8
 """Up to this rank the B matrices of a fused projection are applied as one block-diagonal matrix:
@@ -34,15 +35,40 @@ class Piece:
     whole: torch.Tensor | None
     parts: tuple[tuple[slice, slice, torch.Tensor], ...] = ()
 
+    def add(self, x_ND: torch.Tensor, y_NO: torch.Tensor) -> None:
+        """``y += x A B``, in place."""
+        xa = x_ND @ self.a_IR
+        if self.whole is not None:
+            y_NO.addmm_(xa, self.whole)
+        for rank, columns, b in self.parts:
+            y_NO[:, columns].addmm_(xa[:, rank], b)
 
-Pieces = dict[tuple[int, str], Piece]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactPiece:
+    """The same with the trainer's bits: packed products, the scale between them."""
+
+    a_RI: torch.Tensor
+    b_OR: torch.Tensor
+    scale: float
+
+    def add(self, x_ND: torch.Tensor, y_NO: torch.Tensor) -> None:
+        """``y += x A B``, in place."""
+        xa = packed_product(x_ND, self.a_RI).mul_(self.scale)
+        y_NO.add_(packed_product(xa, self.b_OR))
 
 
-def pack_adapter(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str) -> Pieces:
+Pieces = dict[tuple[int, str], Piece | ExactPiece]
+
+
+def pack_adapter(
+    adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str, exact: bool = False
+) -> Pieces:
     """Fuse an adapter's matrices; ModelError if a shape does not match the model."""
     if not 1 <= adapter.spec.rank <= MAX_RANK:
         raise ModelError(f"LoRA rank {adapter.spec.rank} is outside 1 … {MAX_RANK}")
     scale = adapter.spec.alpha / adapter.spec.rank
+    factor = 1.0 if exact else scale
     pieces: Pieces = {}
     for group, modules in GROUPS.items():
         n_in, outs = group_sizes(arch)[group]
@@ -52,10 +78,12 @@ def pack_adapter(adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: st
             for module, n_out in zip(modules, outs, strict=True):
                 if (pair := adapter.pairs.get((layer, module))) is not None:
                     _check(layer, module, pair, (adapter.spec.rank, n_in, n_out))
-                    found.append((at, pair[0], pair[1] * scale))
+                    found.append((at, pair[0], pair[1] * factor))
                 at += n_out
             if found:
-                pieces[layer, group] = _piece(found, at, dtype, device)
+                pieces[layer, group] = (
+                    _exact_piece(found, at, scale) if exact else _piece(found, at, dtype, device)
+                )
     return pieces
 
 
@@ -87,19 +115,11 @@ class LoraBatch:
             x, y = x_ND[start:end], y_NO[start:end]
             if self._n_padding:
                 rows = F.pad(y, (0, 0, 0, self._n_padding))
-                _apply(piece, F.pad(x, (0, 0, 0, self._n_padding)), rows)
+                piece.add(F.pad(x, (0, 0, 0, self._n_padding)), rows)
                 y.copy_(rows[: end - start])
             else:
-                _apply(piece, x, y)
+                piece.add(x, y)
         return y_NO
-
-
-def _apply(piece: Piece, x_ND: torch.Tensor, y_NO: torch.Tensor) -> None:
-    xa = x_ND @ piece.a_IR
-    if piece.whole is not None:
-        y_NO.addmm_(xa, piece.whole)
-    for rank, columns, b in piece.parts:
-        y_NO[:, columns].addmm_(xa[:, rank], b)
 
 
 def _piece(
@@ -121,6 +141,18 @@ def _piece(
     for (ranks, columns), b in zip(places, b_RO, strict=True):
         whole[ranks, columns] = b
     return Piece(a_IR=a_IR, whole=whole)
+
+
+def _exact_piece(
+    found: list[tuple[int, torch.Tensor, torch.Tensor]], n_out: int, scale: float
+) -> ExactPiece:
+    """Both matrices packed; B block-diagonal, whose zeros change no bits."""
+    rank = found[0][1].shape[0]
+    b_OR = torch.zeros(n_out, rank * len(found))
+    for i, (at, _, b) in enumerate(found):
+        b_OR[at : at + b.shape[0], i * rank : (i + 1) * rank] = b
+    a_RI = torch.cat([a.float() for _, a, _ in found])
+    return ExactPiece(a_RI=pack_matrix(a_RI), b_OR=pack_matrix(b_OR), scale=scale)
 
 
 def _check(

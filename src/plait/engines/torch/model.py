@@ -76,6 +76,7 @@ def forward(
     *,
     adapters: Adapters | None = None,
     linear: Linear = F.linear,
+    silu: Callable[[torch.Tensor], torch.Tensor] = F.silu,
     on_layer: Callable[[], None] = lambda: None,
 ) -> torch.Tensor:
     """Final hidden states ``h_ND`` (normed), to be multiplied by ``weights.head`` where needed."""
@@ -101,5 +102,5 @@ def forward(
         x.add_(project(i, "o", out.view(n, a.q_size), layer.o, layer.o_bias))
         h = F.rms_norm(x, (a.hidden,), layer.ln2, a.eps)
         gate, up = project(i, "gate_up", h, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-        x.add_(project(i, "down", F.silu(gate).mul_(up), layer.down, layer.down_bias))
+        x.add_(project(i, "down", silu(gate).mul_(up), layer.down, layer.down_bias))
     return F.rms_norm(x, (a.hidden,), weights.norm, a.eps)

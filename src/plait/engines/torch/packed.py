@@ -38,6 +38,20 @@ def one_row() -> int:
     return 1
 
 
+def pack_matrix(w_OI: torch.Tensor) -> torch.Tensor:
+    """A packed copy of a CPU's fp32 matrix."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(w_OI, PACK_ROWS)
+    return packed
+
+
+def packed_product(
+    x_NI: torch.Tensor, packed_OI: torch.Tensor, bias_O: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``x W^T + bias``."""
+    y_NO: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, packed_OI, bias_O, "none", [], "")
+    return y_NO
+
+
 def make_linear(weights: Weights, *, layers: bool = True) -> tuple[Linear, Callable[[], int]]:
     """The product to use with ``weights``' own tensors (which are the keys of the packed copies),
     and how many rows to give it at least. Without ``layers`` only the head is packed."""
@@ -48,12 +62,11 @@ def make_linear(weights: Weights, *, layers: bool = True) -> tuple[Linear, Calla
     plain = [weights.head]
     for layer in weights.layers if layers else ():
         plain += [layer.qkv, layer.o, layer.gate_up, layer.down]
-    packed = {id(w): torch.ops.mkldnn._reorder_linear_weight(w, PACK_ROWS) for w in plain}
-    product = torch.ops.mkldnn._linear_pointwise
+    packed = {id(w): pack_matrix(w) for w in plain}
 
     def linear(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if (matrix := packed.get(id(w))) is None:
             return F.linear(x, w, bias)
-        return product(x, matrix, bias, "none", [], "")
+        return packed_product(x, matrix, bias)
 
     return linear, one_row if layers else plain_rows

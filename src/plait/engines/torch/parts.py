@@ -51,16 +51,17 @@ def make_parts(
     *,
     null_block: int,
     block_bytes: int,
+    share: bool = True,
 ) -> list[Part]:
     """Divide rows with these block tables; ``groups`` says which have a prompt in common.
 
-    ``block_bytes`` is the size of one block in one layer.
+    ``block_bytes`` is the size of one block in one layer. Without ``share`` no block is set apart.
     """
     parts = []
     for rows in _by_length(n_blocks_B, block_bytes):
         clusters = _clusters(table_BN, n_blocks_B, groups, rows)
         saved = sum((len(members) - 1) * shared for members, shared in clusters)
-        if saved * block_bytes < SHARED_COST_BYTES:
+        if not share or saved * block_bytes < SHARED_COST_BYTES:
             parts.append(_part(table_BN, n_blocks_B, rows, [], null_block))
             continue
         clustered = np.concatenate([members for members, _ in clusters])

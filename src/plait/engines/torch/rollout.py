@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
@@ -23,6 +24,7 @@ from plait.engines.protocol import ForwardStep
 from plait.engines.torch import moving
 from plait.engines.torch.batch import Batch, Batcher, attend
 from plait.engines.torch.blocks import Blocks, Policy
+from plait.engines.torch.exact import check_exact, silu
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
@@ -60,6 +62,7 @@ class TorchRollout:
         max_seqs: int = 64,
         prefix_cache: bool = True,
         pack_layers: bool = True,
+        exact: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
@@ -70,19 +73,27 @@ class TorchRollout:
                 f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
                 f"{n_blocks}, {max_seqs}, {max_batch_tokens}"
             )
+        if exact:
+            check_exact(dtype, device)
         self.shape = read_shape(model_dir)
         self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
-        self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers)
+        self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers or exact)
+        self._exact, self._silu = exact, silu if exact else F.silu
         self._rope = Rope(self._weights.arch, torch.device(device), dtype)
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
         self._kv = KV(
-            self._weights.arch, n_blocks, block_size=block_size, dtype=dtype, device=device
+            self._weights.arch,
+            n_blocks,
+            block_size=block_size,
+            dtype=dtype,
+            device=device,
+            exact=exact,
         )
         self._scheduler = Scheduler(
             self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
         )
-        self._batcher = Batcher(self._kv, device, least_rows=self._least_rows)
+        self._batcher = Batcher(self._kv, device, least_rows=self._least_rows, exact=exact)
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
@@ -102,7 +113,7 @@ class TorchRollout:
             )
         arch, w = self._weights.arch, self._weights
         adapter = read_adapter(path, n_layers=arch.n_layers)
-        pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device))
+        pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device), exact=self._exact)
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
 
@@ -200,7 +211,7 @@ class TorchRollout:
         self._kv.copy(plan.copies)
         self._kv.clear(plan.fresh)
         segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
-        lora = LoraBatch(segments, lone_rows=plain_rows())
+        lora = LoraBatch(segments, lone_rows=1 if self._exact else plain_rows())
         h_ND = forward(
             self._weights,
             batch.tokens_N,
@@ -208,6 +219,7 @@ class TorchRollout:
             attend(self._kv, batch),
             adapters=None if lora.is_empty else lora,
             linear=self._linear,
+            silu=self._silu,
             on_layer=self._on_layer,
         )
         self._scheduler.advance(plan)
@@ -228,6 +240,7 @@ class TorchRollout:
             [s.request.op.params for s in batch.draws],
             uniforms([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
             [s.request.op.topk_logprobs for s in batch.draws],
+            apart=self._exact,
         )
         touched: list[Request] = []
         drawn = zip(found.tokens_R, found.logprobs_R, found.topk_R, strict=True)

@@ -68,12 +68,18 @@ def draw(
     params_R: Sequence[SamplingParams],
     u_R: np.ndarray,
     k_R: Sequence[int] = (),
+    *,
+    apart: bool = False,
 ) -> Draws:
-    """Draw one token per row and name the ``k_R`` likeliest. The logits are used up."""
+    """Draw one token per row and name the ``k_R`` likeliest. The logits are used up.
+
+    ``apart``: each row filtered by itself, for how many candidates are looked at depends on all
+    rows, and so does rounding.
+    """
     logits = logits_RV.float()
     u = torch.from_numpy(u_R).to(logits.device)
     inverse = [1.0 / p.temperature if p.temperature > 0 else 1.0 for p in params_R]
-    sums_RK, warm_RK = _shift_and_sum(logits, inverse)
+    sums_RK, warm_RK = shift_and_sum(logits, inverse)
     plain = [i for i, p in enumerate(params_R) if p.temperature > 0 and not _filters(p)]
     filtered = [i for i, p in enumerate(params_R) if p.temperature > 0 and _filters(p)]
     if len(plain) == len(params_R):
@@ -85,16 +91,18 @@ def draw(
             found = _inverse_cdf(logits[rows], warm_RK[rows], [inverse[i] for i in plain], u[rows])
             tokens_R.index_copy_(0, rows, found)
         if filtered:
-            rows = torch.tensor(filtered, device=logits.device)
-            found = _filtered(logits[rows], [params_R[i] for i in filtered], u[rows])
-            tokens_R.index_copy_(0, rows, found)
+            # Twice: the sum of a long row by itself would be divided among threads.
+            for few in [[i, i] for i in filtered] if apart else [filtered]:
+                rows = torch.tensor(few, device=logits.device)
+                found = _filtered(logits[rows], [params_R[i] for i in few], u[rows])
+                tokens_R.index_copy_(0, rows, found)
     return _draws(logits, sums_RK, tokens_R, k_R)
 
 
 def score(logits_RV: torch.Tensor, tokens_R: Sequence[int], k_R: Sequence[int]) -> Draws:
     """The same for tokens that are known. The logits are used up."""
     logits = logits_RV.float()
-    sums_RK, _ = _shift_and_sum(logits, [1.0] * len(tokens_R))
+    sums_RK, _ = shift_and_sum(logits, [1.0] * len(tokens_R))
     return _draws(logits, sums_RK, torch.tensor(tokens_R, device=logits.device), k_R)
 
 
@@ -102,7 +110,7 @@ def _draws(
     z_RV: torch.Tensor, sums_RK: torch.Tensor, tokens_R: torch.Tensor, k_R: Sequence[int]
 ) -> Draws:
     """Log-probs from shifted logits and the block sums of their exponentials."""
-    log_total_R = sums_RK.sum(-1, dtype=torch.float64).log()
+    log_total_R = log_totals(sums_RK)
     logprobs_R = z_RV.gather(-1, tokens_R[:, None])[:, 0].double() - log_total_R
     topk_R: list[Ranked] = [()] * len(tokens_R)
     if wanting := [row for row, k in enumerate(k_R) if k]:
@@ -119,7 +127,12 @@ def _draws(
     )
 
 
-def _shift_and_sum(
+def log_totals(sums_RK: torch.Tensor) -> torch.Tensor:
+    """Log of each row's sum of exponentials, fp64."""
+    return sums_RK.sum(-1, dtype=torch.float64).log()
+
+
+def shift_and_sum(
     logits_RV: torch.Tensor, inverse_R: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Subtract each row's maximum in place; block sums of the exponentials, at temperature 1 and

@@ -23,7 +23,9 @@ from plait.core.operations import (
 from plait.core.runs import LoraSpec
 from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.exact import check_exact
 from plait.engines.torch.model import Rope
+from plait.engines.torch.packed import make_linear
 from plait.engines.torch.train.adamw import adamw_step
 from plait.engines.torch.train.batch import Packed, check
 from plait.engines.torch.train.head import block_rows
@@ -39,6 +41,7 @@ from plait.engines.torch.train.packing import (
 )
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes
+from plait.engines.torch.train.products import PLAIN, Exact
 from plait.engines.torch.train.state import load_run, save_run
 from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
@@ -59,14 +62,18 @@ class TorchTrain:
         max_tokens: int | None = None,
         recompute: bool = False,
         on_layer: Callable[[], None] = lambda: None,
+        exact: bool = False,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
         """``recompute`` saves most of a micro-batch's memory for the time of a forward pass."""
+        if exact:
+            check_exact(dtype, device)
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
-        self._on_layer, self._recompute = on_layer, recompute
+        self._on_layer, self._recompute, self._exact = on_layer, recompute, exact
         self._weights = load_weights(model_dir, dtype=dtype, device=device)
+        self._by = Exact(make_linear(self._weights)[0]) if exact else PLAIN
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
         self._budget_bytes = int(memory_bytes / SLACK)
@@ -103,9 +110,8 @@ class TorchTrain:
             with torch.inference_mode():
                 return self._logprobs(batch, [params])
 
-        yield from passes(
-            [share], score, self._plan(self._forward_cost), self._device, forward_only=True
-        )
+        plan = self._plan(self._forward_cost)
+        yield from passes([share], score, plan, self._device, forward_only=True, exact=self._exact)
         if share.error is not None:
             raise share.error
         n = sum(map(len, share.logprobs))
@@ -125,7 +131,8 @@ class TorchTrain:
     def forward_backward_many(
         self, ops: Sequence[ForwardBackward]
     ) -> Generator[TrainStep, None, tuple[ForwardResult | PlaitError, ...]]:
-        """The same for several runs, in shared micro-batches; what fails of one is its outcome."""
+        """The same for several runs, in shared micro-batches unless exact; what fails of one is its
+        outcome."""
         if len({op.run_id for op in ops}) < len(ops):
             raise RequestError("a run is in one pass twice: ask for its gradients one by one")
         begun: list[Lesson | PlaitError] = []
@@ -134,7 +141,9 @@ class TorchTrain:
                 begun.append(self._lesson(op.run_id, op.data, op.loss, op.loss_config))
             except PlaitError as error:
                 begun.append(error)
-        yield from self._learn([lesson for lesson in begun if isinstance(lesson, Lesson)])
+        lessons = [lesson for lesson in begun if isinstance(lesson, Lesson)]
+        for together in [[lesson] for lesson in lessons] if self._exact else [lessons]:
+            yield from self._learn(together)
         return tuple(x.outcome() if isinstance(x, Lesson) else x for x in begun)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
@@ -168,7 +177,8 @@ class TorchTrain:
         return Lesson(run_id=run_id, checked=checked, params=params, loss=chosen)
 
     def _learn(self, lessons: Sequence[Lesson]) -> Generator[TrainStep, None, None]:
-        return learn(lessons, self._logprobs, self._plan(self._train_cost), self._device)
+        plan = self._plan(self._train_cost)
+        return learn(lessons, self._logprobs, plan, self._device, exact=self._exact)
 
     def _plan(self, cost: Cost) -> Plan:
         budget_bytes, max_tokens = self._budget_bytes, self._max_tokens
@@ -182,4 +192,5 @@ class TorchTrain:
             params,
             self._on_layer,
             recompute=self._recompute,
+            by=self._by,
         )

@@ -11,6 +11,7 @@ import torch
 
 from plait.core.errors import EngineError, RequestError
 from plait.core.operations import AdamParams
+from plait.engines.torch.exact import UNDIVIDED
 from plait.engines.torch.train.params import RunParams
 
 
@@ -32,7 +33,7 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     EngineError (and no change) if the gradient or anything that would be stored is not finite.
     """
     check_adam(adam)
-    norm = float(torch.linalg.vector_norm(params.grad))
+    norm = float(_norm(params.grad))
     if not math.isfinite(norm):
         raise EngineError(
             "the gradient is not finite: lower the learning rate or check the rewards"
@@ -52,7 +53,7 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
             f"the step at learning rate {adam.learning_rate} gives weights that are not finite: "
             "lower it"
         )
-    moved = float(torch.linalg.vector_norm(flat - params.flat))
+    moved = float(_norm(flat - params.flat))
     params.flat.copy_(flat)
     params.m.copy_(m)
     params.v.copy_(v)
@@ -60,3 +61,9 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     params.steps = step
     params.version += 1
     return {"grad_norm:mean": norm, "update_norm:mean": moved}
+
+
+def _norm(x_N: torch.Tensor) -> torch.Tensor:
+    """In pieces of one length: how a long sum is divided would depend on the number of threads."""
+    pieces = [torch.linalg.vector_norm(piece) for piece in x_N.split(UNDIVIDED)]
+    return torch.linalg.vector_norm(torch.stack(pieces))

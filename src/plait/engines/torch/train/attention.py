@@ -13,6 +13,7 @@ is shared); H heads = K key-value heads × G, E head size.
 import torch
 import torch.nn.functional as F
 
+from plait.engines.torch import exact
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.packing import SHORT
@@ -21,7 +22,16 @@ from plait.engines.torch.train.packing import SHORT
 class Attention:
     """One micro-batch's attention; holds what all layers share."""
 
-    def __init__(self, batch: Packed, arch: Arch, rope: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        batch: Packed,
+        arch: Arch,
+        rope: tuple[torch.Tensor, torch.Tensor],
+        *,
+        exact: bool = False,
+    ) -> None:
+        """``exact``: with the sampler's bits; the batch is packed in whole vectors of keys."""
+        self.exact = exact
         self.r, self.c, self.t = batch.n_rows, batch.width, batch.longest
         self.slots_N, self.sources_P = batch.slots_N, batch.sources_P
         self.queries_Q, self.whole = batch.queries_Q, batch.places_RC is None
@@ -34,6 +44,7 @@ class Attention:
         places_RC = batch.places_RC
         if places_RC is None:
             places_RC = torch.arange(self.c, device=batch.tokens_N.device)[None]
+        self.places_RC = places_RC
         beyond = torch.arange(self.t, device=places_RC.device) > places_RC.unsqueeze(-1)
         self.mask_RCT = torch.zeros(beyond.shape, dtype=rope[0].dtype, device=beyond.device)
         self.mask_RCT.masked_fill_(beyond, -torch.inf)
@@ -95,6 +106,8 @@ class _Attention(torch.autograd.Function):
         ctx.a = a
         ctx.save_for_backward(qkv_NO)
         q_RHCE, k_RKTE, v_RKTE = _laid_out(qkv_NO, a)
+        if a.exact:
+            return a.pack(_exact(q_RHCE, k_RKTE, v_RKTE, a)).flatten(1)
         if not a.is_short:
             return a.pack(_fused(q_RHCE, k_RKTE, v_RKTE, a)).flatten(1)
         q, k, v = _by_key_head(q_RHCE, k_RKTE, v_RKTE, a)
@@ -144,6 +157,17 @@ def _fused(q_RHCE, k_RKTE, v_RKTE, a: Attention):
     )
 
 
+def _exact(q_RHCE, k_RKTE, v_RKTE, a: Attention):
+    """As the sampler does it: short rows all at once, long ones one after the other."""
+    if a.is_short:
+        q, k, v = _by_key_head(q_RHCE, k_RKTE, v_RKTE, a)
+        return exact.attend(q, k, v, _mask(a)).reshape(a.r, -1, a.c, a.e)
+    q_RKGCE = q_RHCE.reshape(a.r, a.k, a.g, a.c, a.e)
+    places_RC = a.places_RC.expand(a.r, -1)
+    rows = zip(q_RKGCE, k_RKTE, v_RKTE, places_RC, strict=True)
+    return torch.stack([exact.causal(*row) for row in rows]).flatten(1, 2)
+
+
 def _by_key_head(q_RHCE, k_RKTE, v_RKTE, a: Attention):
     """Scaled queries ``(RK, GC, E)``; keys and values ``(RK, T, E)``."""
     q = torch.mul(q_RHCE, a.scale).reshape(a.r * a.k, a.g * a.c, a.e)
@@ -153,11 +177,15 @@ def _by_key_head(q_RHCE, k_RKTE, v_RKTE, a: Attention):
 
 def _probabilities(q, k, a: Attention):
     """What each query reads of each place, ``(RK, GC, T)``."""
-    mask = a.mask_RCT
-    if a.whole:
-        mask = mask[0].repeat(a.g, 1).expand(len(q), -1, -1)
-    scores = torch.baddbmm(mask, q, k.transpose(1, 2))
+    scores = torch.baddbmm(_mask(a), q, k.transpose(1, 2))
     return torch.softmax(scores, -1, out=scores)
+
+
+def _mask(a: Attention):
+    """Minus infinity where a query sees nothing, ``(RK, GC, T)``."""
+    if not a.whole:
+        return a.mask_RCT
+    return a.mask_RCT[0].repeat(a.g, 1).expand(a.r * a.k, -1, -1)
 
 
 def rotated(x_NXE, cos_N1E, sin_N1E, out=None):

@@ -103,14 +103,15 @@ def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checke
     return checked
 
 
-def pack(runs: Sequence[Sequence[Checked]], device: torch.device) -> Packed:
-    """One micro-batch of each run's sequences, which have a scored position each."""
+def pack(runs: Sequence[Sequence[Checked]], device: torch.device, *, unit: int = 1) -> Packed:
+    """One micro-batch of each run's sequences, which have a scored position each. The grid is a
+    multiple of ``unit`` places wide."""
     data = [d for run in runs for d in run]
     lengths = [d.length for d in data]
-    longest = max(lengths)
+    longest = -(-max(lengths) // unit) * unit
     tokens, positions, own, sources, ends = _place(runs, longest)
     shared = len(tokens) < sum(lengths)
-    rows, width = query_rows(own) if shared else whole_rows(lengths)
+    rows, width = query_rows(own) if shared else (whole_rows(lengths)[0], longest)
     grid = _queries(rows, width, sources)
 
     def give(array: np.ndarray, wanted: bool = True) -> torch.Tensor | None:

@@ -38,7 +38,12 @@ class Lesson(Share):
 
 
 def learn(
-    lessons: Sequence[Lesson], forward: Forward, plan: Plan, device: torch.device
+    lessons: Sequence[Lesson],
+    forward: Forward,
+    plan: Plan,
+    device: torch.device,
+    *,
+    exact: bool = False,
 ) -> Generator[TrainStep, None, None]:
     """Add every lesson's gradient; one that fails, or all if this fails or is closed, add none."""
     before = [lesson.params.grad.clone() for lesson in lessons]
@@ -48,7 +53,7 @@ def learn(
         return _backward(batch, here, forward)
 
     try:
-        yield from passes(lessons, carry_out, plan, device, forward_only=False)
+        yield from passes(lessons, carry_out, plan, device, forward_only=False, exact=exact)
         for lesson in lessons:
             if lesson.error is None and not bool(torch.isfinite(lesson.params.grad).all()):
                 lesson.error = EngineError("the gradient is not finite: check advantages and clips")

@@ -17,6 +17,7 @@ from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import target_logprobs
 from plait.engines.torch.train.ops import Adapters, Norm, gated_linear, linear, norm, pausing
 from plait.engines.torch.train.params import RunParams
+from plait.engines.torch.train.products import PLAIN, Products
 from plait.engines.torch.weights import Layer, Weights
 
 
@@ -28,6 +29,7 @@ def logprobs(
     on_layer: Callable[[], None] = lambda: None,
     *,
     recompute: bool = False,
+    by: Products = PLAIN,
 ) -> torch.Tensor:
     """Log-probs ``(M,)`` of the targets. ``params`` are those of each of the batch's runs; ``None``
     is the base model.
@@ -37,13 +39,14 @@ def logprobs(
     time of a second forward pass (Chen et al., arXiv 1604.06174).
     """
     a = weights.arch
-    attention = Attention(batch, a, rope.at(batch.positions_N))
+    attention = Attention(batch, a, rope.at(batch.positions_N), exact=by.exact)
     x = F.embedding(batch.tokens_N, weights.embed)
 
     def run_layer(x: torch.Tensor, i: int) -> torch.Tensor:
         layer, rows = weights.layers[i], [s.tokens for s in batch.stretches]
         ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
-        qkv = linear(x, layer.qkv, layer.qkv_bias, _at(i, "qkv", rows, params), before=ln1)
+        at_qkv = _at(i, "qkv", rows, params)
+        qkv = linear(x, layer.qkv, layer.qkv_bias, at_qkv, before=ln1, by=by)
         if layer.q_norm is not None:
             qkv = _norm_heads(qkv, layer, weights)
         h = attention(qkv)
@@ -51,9 +54,9 @@ def logprobs(
             h, x = h.index_select(0, batch.rows_S), x.index_select(0, batch.rows_S)
             rows = [s.scored for s in batch.stretches]
         o, gate_up, down = (_at(i, group, rows, params) for group in ("o", "gate_up", "down"))
-        x = linear(h, layer.o, layer.o_bias, o, residual_NO=x)
-        h = linear(x, layer.gate_up, layer.gate_up_bias, gate_up, before=ln2)
-        return gated_linear(h, layer.down, layer.down_bias, down, residual_ND=x)
+        x = linear(h, layer.o, layer.o_bias, o, residual_NO=x, by=by)
+        h = linear(x, layer.gate_up, layer.gate_up_bias, gate_up, before=ln2, by=by)
+        return gated_linear(h, layer.down, layer.down_bias, down, residual_ND=x, by=by)
 
     for i in range(a.n_layers):
         x = pausing(x, on_layer)
@@ -62,7 +65,7 @@ def logprobs(
         else:
             x = run_layer(x, i)
     h = norm(x, Norm(weights.norm, a.eps))
-    return target_logprobs(h, weights.head, batch.targets_M, batch.of_M)
+    return target_logprobs(h, weights.head, batch.targets_M, batch.of_M, by)
 
 
 def _at(

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from plait.engines.torch.train.params import Fused
+from plait.engines.torch.train.products import PLAIN, Products
 
 Adapters = Sequence[tuple[slice, Fused]]
 """The adapters of one fused projection, each with the rows that it is for."""
@@ -45,10 +46,11 @@ def linear(
     *,
     before: Norm | None = None,
     residual_NO: torch.Tensor | None = None,
+    by: Products = PLAIN,
 ) -> torch.Tensor:
     """``h W^T + bias + adapters + residual`` where h is ``x``, normed if ``before`` is given."""
     marker = _marker(adapters)
-    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before)
+    return _Linear.apply(x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before, by)
 
 
 def gated_linear(
@@ -58,10 +60,11 @@ def gated_linear(
     adapters: Adapters,
     *,
     residual_ND: torch.Tensor,
+    by: Products = PLAIN,
 ) -> torch.Tensor:
     """``linear`` of ``silu(gate) · up``. Uses up ``gate_up`` in the backward pass."""
     marker = _marker(adapters)
-    return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters)
+    return _GatedLinear.apply(gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters, by)
 
 
 def _marker(adapters: Adapters) -> torch.Tensor | None:
@@ -100,13 +103,13 @@ class _Norm(torch.autograd.Function):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before):
+    def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before, by):
         h_NI = x_NI if before is None else _normed(x_NI, before)
-        y_NO = F.linear(h_NI, weight_OI, bias_O)
-        us = _add_adapters(h_NI, y_NO, adapters)
+        y_NO = by.linear(h_NI, weight_OI, bias_O)
+        us = _add_adapters(h_NI, y_NO, adapters, by)
         if residual_NO is not None:
             y_NO.add_(residual_NO)
-        ctx.adapters, ctx.before = adapters, before
+        ctx.adapters, ctx.before, ctx.by = adapters, before, by
         keep_x = bool(adapters) or before is not None
         ctx.save_for_backward(weight_OI, x_NI if keep_x else None, *us)
         return y_NO
@@ -114,26 +117,26 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy_NO):
         weight_OI, x_NI, *us = ctx.saved_tensors
-        adapters, before = ctx.adapters, ctx.before
-        dx_NI = dy_NO @ weight_OI if ctx.needs_input_grad[0] else None
+        adapters, before, by = ctx.adapters, ctx.before, ctx.by
+        dx_NI = by.back(dy_NO, weight_OI) if ctx.needs_input_grad[0] else None
         if adapters:
             h_NI = x_NI if before is None else _normed(x_NI, before)
-            _add_gradients(h_NI, dy_NO, us, adapters, dx_NI)
+            _add_gradients(h_NI, dy_NO, us, adapters, dx_NI, by)
         if before is not None and dx_NI is not None:
             dx_NI = _norm_gradient(dx_NI, x_NI, before)
         dresidual_NO = dy_NO if ctx.needs_input_grad[2] else None
-        return dx_NI, None, dresidual_NO, None, None, None, None
+        return dx_NI, None, dresidual_NO, None, None, None, None, None
 
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters):
+    def forward(ctx, gate_up_N2J, marker, residual_ND, weight_DJ, bias_D, adapters, by):
         gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
-        x_NJ = F.silu(gate_NJ).mul_(up_NJ)
-        y_ND = F.linear(x_NJ, weight_DJ, bias_D)
-        us = _add_adapters(x_NJ, y_ND, adapters)
+        x_NJ = by.silu(gate_NJ).mul_(up_NJ)
+        y_ND = by.linear(x_NJ, weight_DJ, bias_D)
+        us = _add_adapters(x_NJ, y_ND, adapters, by)
         y_ND.add_(residual_ND)
-        ctx.adapters = adapters
+        ctx.adapters, ctx.by = adapters, by
         ctx.save_for_backward(gate_up_N2J, weight_DJ, *us)
         return y_ND
 
@@ -141,15 +144,16 @@ class _GatedLinear(torch.autograd.Function):
     def backward(ctx, dy_ND):
         gate_up_N2J, weight_DJ, *us = ctx.saved_tensors
         gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
-        dx_NJ = dy_ND @ weight_DJ
-        silu_NJ = F.silu(gate_NJ)
+        by = ctx.by
+        dx_NJ = by.back(dy_ND, weight_DJ)
+        silu_NJ = by.silu(gate_NJ)
         if ctx.adapters:
-            _add_gradients(silu_NJ * up_NJ, dy_ND, us, ctx.adapters, dx_NJ)
+            _add_gradients(silu_NJ * up_NJ, dy_ND, us, ctx.adapters, dx_NJ, by)
         # In place: nothing reads gate and up again, and this is the widest tensor of the block.
         dsilu_NJ = dx_NJ * up_NJ
         torch.mul(dx_NJ, silu_NJ, out=up_NJ)
-        torch.ops.aten.silu_backward.grad_input(dsilu_NJ, gate_NJ, grad_input=gate_NJ)
-        return gate_up_N2J, None, dy_ND, None, None, None
+        by.silu_back_(dsilu_NJ, gate_NJ)
+        return gate_up_N2J, None, dy_ND, None, None, None, None
 
 
 def _normed(x_ND, by: Norm):
@@ -166,44 +170,33 @@ def _norm_gradient(dy_ND, x_ND, by: Norm):
     return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype)
 
 
-# The adapters' products keep the long dimension last (u is R × S, B is R × O): with so few rows the
-# other way round runs at a tenth of the rate.
-
-
-def _add_adapters(x_NI, y_NO, adapters: Adapters):
+def _add_adapters(x_NI, y_NO, adapters: Adapters, by: Products):
     """Adds what the adapters make of ``x`` to ``y``; ``x A^T`` of each, scaled."""
     us = []
     for mine, fused in adapters:
         x_SI, y_SO = x_NI[mine], y_NO[mine]
-        u_KRS = (fused.a.to(x_SI.dtype) @ x_SI.T).mul_(fused.scale)
+        u_KRS = by.inner(x_SI, fused.a.to(x_SI.dtype)).mul_(fused.scale)
         for i, bt in enumerate(fused.bts):
-            y_SO[:, fused.columns[i]].addmm_(u_KRS[fused.rows[i]].T, bt.to(x_SI.dtype))
+            by.spread(y_SO[:, fused.columns[i]], u_KRS[fused.rows[i]], bt.to(x_SI.dtype))
         us.append(u_KRS)
     return us
 
 
-def _add_gradients(x_NI, dy_NO, us, adapters: Adapters, dx_NI) -> None:
+def _add_gradients(x_NI, dy_NO, us, adapters: Adapters, dx_NI, by: Products) -> None:
     """Adds each adapter's gradient to its own, and its share of ``dx`` where that is wanted."""
     for (mine, fused), u_KRS in zip(adapters, us, strict=True):
         x_SI = x_NI[mine]
-        du_KRS = _inner_gradient(dy_NO[mine], u_KRS, fused)
-        _accumulate(fused.da, du_KRS, x_SI)
+        du_KRS = _inner_gradient(dy_NO[mine], u_KRS, fused, by)
+        by.accumulate(fused.da, du_KRS, x_SI)
         if dx_NI is not None:
-            dx_NI[mine].addmm_(du_KRS.T, fused.a.to(x_SI.dtype))
+            by.spread(dx_NI[mine], du_KRS, fused.a.to(x_SI.dtype))
 
 
-def _inner_gradient(dy_SO, u_KRS, fused: Fused):
+def _inner_gradient(dy_SO, u_KRS, fused: Fused, by: Products):
     """Gradient at ``x A^T``; adds the gradients of the B matrices."""
     du_KRS = torch.empty_like(u_KRS)
     for i, bt in enumerate(fused.bts):
         dy, rows = dy_SO[:, fused.columns[i]], fused.rows[i]
-        torch.mm(bt.to(dy.dtype), dy.T, out=du_KRS[rows])
-        _accumulate(fused.dbts[i], u_KRS[rows], dy)
+        du_KRS[rows] = by.inner(dy, bt.to(dy.dtype))
+        by.accumulate(fused.dbts[i], u_KRS[rows], dy)
     return du_KRS.mul_(fused.scale)
-
-
-def _accumulate(grad, left, right) -> None:
-    if left.dtype == grad.dtype:
-        grad.addmm_(left, right)
-    else:
-        grad.add_(left @ right)

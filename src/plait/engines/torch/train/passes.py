@@ -17,6 +17,7 @@ import torch
 from plait.core.errors import EngineError, PlaitError
 from plait.core.ids import RunId
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.exact import VECTOR
 from plait.engines.torch.train.batch import Checked, Packed, pack
 from plait.engines.torch.train.packing import halves
 from plait.engines.torch.train.prefix import Family, families
@@ -50,9 +51,11 @@ def passes(
     device: torch.device,
     *,
     forward_only: bool,
+    exact: bool = False,
 ) -> Generator[TrainStep, None, None]:
     """Fill the shares' log-probs. ``carry_out`` makes those of one micro-batch ``(M,)``; it gets
-    the share of each of the batch's stretches."""
+    the share of each of the batch's stretches. ``exact``: free memory decides
+    nothing."""
     places, alike = _line_up(shares)
     waiting = deque(plan([shares[s].checked[i].length for s, i in places], alike))
     while waiting:
@@ -64,7 +67,8 @@ def passes(
         indices = {s: [i for _, i in found] for s, found in together}
         here = [shares[s] for s in indices]
         try:
-            packed = pack([[shares[s].checked[i] for i in indices[s]] for s in indices], device)
+            data = [[shares[s].checked[i] for i in indices[s]] for s in indices]
+            packed = pack(data, device, unit=VECTOR if exact else 1)
             logprobs_M = carry_out(packed, here)
         except (RuntimeError, MemoryError) as e:
             if not _out_of_memory(e):
@@ -72,6 +76,11 @@ def passes(
             if len(batch) == 1:
                 ((s, i),) = (places[j] for j in batch)
                 shares[s].error = _too_large(i, shares[s].checked[i], e)
+            elif exact:
+                raise EngineError(
+                    "a micro-batch does not fit into memory, and halves of it would have other "
+                    "bits: free memory, or run without deterministic mode"
+                ) from e
             else:
                 waiting.extendleft(reversed(halves(batch)))
             continue
