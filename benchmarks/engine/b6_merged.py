@@ -23,7 +23,7 @@ from plait.engines.torch.trainer import TorchTrain
 from plait.policies.company import MOST_ROWS
 
 AT_LEAST = 1.15
-REPEATS = 9
+REPEATS = 5
 RANKS = (8, 16)
 PROMPT = 34
 SMALL = (2, 32)

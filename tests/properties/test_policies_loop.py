@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_loop import Job, Record, simulate
 
+from plait.policies.company import MOST_ROWS
 from plait.policies.fairness import AGE_GRANTS, LAG_STEPS
 from plait.policies.registry import known, make
 
@@ -188,7 +189,7 @@ def test_gradients_that_go_together_keep_the_shares(weights: list[float]) -> Non
     """The same, with gradients of which two share a pass. (If nearly all did, they would take turns
     as two crowds, and nobody can have more than every second turn.)"""
     jobs = [
-        Job(kv_blocks=1, rollout_s=0.001, train_s=3.0 + i % 4, weight=weight, rows=200)
+        Job(kv_blocks=1, rollout_s=0.001, train_s=3.0 + i % 4, weight=weight, rows=MOST_ROWS // 2)
         for weight in weights
         for i in range(3)
     ]
