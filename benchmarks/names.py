@@ -1,6 +1,15 @@
 """All figures by name."""
 
-from benchmarks.engine import b3_decode, b4_adapters, b5_training, b7_gemm_share
+from benchmarks.engine import (
+    b3_decode,
+    b4_adapters,
+    b5_training,
+    b6_merged,
+    b7_gemm_share,
+    b8_deterministic,
+    b9_moved,
+    b10_logprobs,
+)
 from benchmarks.figure import Figure
 from benchmarks.gpu import decode as gpu_decode
 from benchmarks.gpu import training as gpu_training
@@ -101,11 +110,39 @@ _ALL = (
         measure=b5_training.measure,
     ),
     Figure(
+        name="B6",
+        what="two runs' updates in one pass against one after the other, small batches",
+        at_least=b6_merged.AT_LEAST,
+        minutes=2,
+        measure=b6_merged.measure,
+    ),
+    Figure(
         name="B7",
         what="share of the GEMM rate: decode at 64 over 65 %, training over 80 %",
         at_least=1.0,
         minutes=1,
         measure=b7_gemm_share.measure,
+    ),
+    Figure(
+        name="B8",
+        what="deterministic mode: bits alone and shared; 1.15 over its cost",
+        at_least=1.0,
+        minutes=4,
+        measure=b8_deterministic.measure,
+    ),
+    Figure(
+        name="B9",
+        what="samples moved between engines in the middle: same continuation, of 1,000",
+        at_least=1000,
+        minutes=4,
+        measure=b9_moved.measure,
+    ),
+    Figure(
+        name="B10",
+        what="deterministic mode: share of log-probs that sampler and trainer have alike, bit for bit",
+        at_least=1.0,
+        minutes=3,
+        measure=b10_logprobs.measure,
     ),
     Figure(
         name="B11",

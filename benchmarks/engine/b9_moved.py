@@ -2,7 +2,8 @@
 that stayed where they were: how many of 1,000 have the same tokens.
 
 Every sample moves once, at a random place; every second one takes its keys and values along, the
-others are computed again. Each state goes through pickle, as between processes.
+others are computed again. Each state goes through pickle, as between processes. A quarter of them
+again in deterministic mode, where log-probs are equal to the bit too.
 """
 
 import pickle
@@ -40,21 +41,25 @@ def measure() -> Measured:
     """Count over both models."""
     torch.set_num_threads(1)
     tallies = {name: count(resolve(name), *shape) for name, shape in OF.items()}
+    exact = {
+        f"{name}, deterministic": count(resolve(name), n // 4, n_tokens, exact=True)
+        for name, (n, n_tokens) in OF.items()
+    }
     equal = sum(sum(t.equal.values()) for t in tallies.values())
     n = sum(n for n, _ in OF.values())
     detail = {
         name: {"equal": t.equal, "moved": t.moved, "logprob_max_diff": t.logprob_diff}
-        for name, t in tallies.items()
+        for name, t in {**tallies, **exact}.items()
     }
     return Measured(value=equal, ok=equal == n, detail={"of": n, **detail})
 
 
-def count(model: Path, n: int, n_tokens: int) -> Tally:
+def count(model: Path, n: int, n_tokens: int, *, exact: bool = False) -> Tally:
     """Draw ``n`` samples without and with a move."""
     rng = random.Random(n)
     ops = _ops(Tokenizer(model), n, n_tokens, rng)
-    stayed, _ = _draw([_engine(model)], ops, None)
-    moved, how = _draw([_engine(model), _engine(model)], ops, rng)
+    stayed, _ = _draw([_engine(model, exact)], ops, None)
+    moved, how = _draw([_engine(model, exact), _engine(model, exact)], ops, rng)
     tally = Tally()
     for op_id, want in stayed.items():
         got = moved[op_id]
@@ -115,8 +120,8 @@ def _ops(tokenizer: Tokenizer, n: int, n_tokens: int, rng: random.Random) -> lis
     return ops
 
 
-def _engine(model: Path) -> TorchRollout:
-    engine = TorchRollout(model, n_blocks=2048)
+def _engine(model: Path, exact: bool) -> TorchRollout:
+    engine = TorchRollout(model, n_blocks=2048, exact=exact)
     for run_id, rank in RANKS.items():
         engine.load_adapter(run_id, 1, random_adapter(model, rank))
     return engine

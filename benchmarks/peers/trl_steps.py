@@ -5,6 +5,7 @@ sides get the same prompts, two threads and no evaluation; of the batch sizes th
 with, the faster counts.
 """
 
+import functools
 import json
 import tempfile
 from pathlib import Path
@@ -49,17 +50,9 @@ def four() -> Measured:
 
 def _against_trl(n_jobs: int, bar: float) -> Measured:
     folder = Path(tempfile.mkdtemp(prefix="plait-bench-"))
-    model = resolve("smollm2-135m")
-    (folder / "prompts.json").write_text(json.dumps(prompts()))
     rows = [json.dumps({"prompt": p}) for p in prompts()]
     (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
-    theirs, tokens = {}, 0
-    for batch in BATCHES:
-        numbers = [TRL_STEPS, SAMPLES, NEW, RANK, batch]
-        arguments = [str(model), str(folder / "prompts.json"), *map(str, numbers)]
-        found = TRL.run("trl_steps.py", arguments, threads=THREADS)
-        theirs[batch] = median(found["seconds"][1:])
-        tokens = max(found["tokens"])
+    theirs, tokens = _trl()
     step_s, our_tokens = _ours(n_jobs, folder / "prompts.jsonl")
     best = min(theirs.values())
     ratio = best / step_s
@@ -75,6 +68,21 @@ def _against_trl(n_jobs: int, bar: float) -> Measured:
             "trl_tokens": tokens,
         },
     )
+
+
+@functools.cache
+def _trl() -> tuple[dict[int, float], int]:
+    """Seconds of TRL's median step by batch size, the first step left out; tokens of a step."""
+    file = Path(tempfile.mkdtemp(prefix="plait-bench-")) / "prompts.json"
+    file.write_text(json.dumps(prompts()))
+    model, seconds, tokens = resolve("smollm2-135m"), {}, 0
+    for batch in BATCHES:
+        numbers = [TRL_STEPS, SAMPLES, NEW, RANK, batch]
+        arguments = [str(model), str(file), *map(str, numbers)]
+        found = TRL.run("trl_steps.py", arguments, threads=THREADS)
+        seconds[batch] = median(found["seconds"][1:])
+        tokens = max(found["tokens"])
+    return seconds, tokens
 
 
 def prompts() -> list[str]:

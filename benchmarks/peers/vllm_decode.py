@@ -12,7 +12,7 @@ from benchmarks.live.launches import spread
 from benchmarks.peers.environment import VLLM
 
 BARS = {8: 1.8, 32: 2.0, 64: 2.2}
-REPEATS = 3
+REPEATS = 2
 
 
 def measure() -> Measured:
