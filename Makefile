@@ -22,7 +22,7 @@ demo: install
 
 # All tests, the slow and the end-to-end ones included.
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # What to run before each commit: about a minute.
 check: install

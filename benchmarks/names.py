@@ -139,7 +139,7 @@ _ALL = (
     ),
     Figure(
         name="B10",
-        what="deterministic mode: share of log-probs that sampler and trainer have alike, bit for bit",
+        what="deterministic mode: share of log-probs equal to the bit in sampler and trainer",
         at_least=1.0,
         minutes=3,
         measure=b10_logprobs.measure,
