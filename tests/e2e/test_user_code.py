@@ -248,3 +248,25 @@ def test_the_program_says_what_happened(tmp_path: Path) -> None:
     assert code == 1, (out, err)
     assert "mine: failed: no sample of the last 3 steps has a reward" in out
     assert "step() raised SystemExit: 0 (leaves.py:5)" in out
+
+
+def test_a_task_of_the_users_own_that_exits_is_a_failure_that_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "import asyncio, sys\nfrom plait.envs.single import Problem, SingleTurn\n"
+        "async def leave(): sys.exit(0)\n"
+        "class Tasks(SingleTurn):\n"
+        "    def generate(self, rng): return Problem(prompt=str(rng.random()))\n"
+        "    def score(self, problem, completion):\n"
+        "        self.task = asyncio.get_running_loop().create_task(leave())\n"
+        "        return 1.0\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "name: mine\nenvironment: {name: 'tasks:Tasks'}\nsteps: 9\nlimits: {max_tokens: 8}\n"
+    )
+    code, out, err = run("run", tmp_path / "job.yaml", "--dir", tmp_path / "launch")
+    assert code == 1, (out, err)
+    assert "sys.exit(0)" in err
+    assert f"plait run --resume {tmp_path / 'launch'}" in err
+    assert "Traceback" not in err

@@ -12,6 +12,7 @@ from plait.engines.torch.train.packing import (
     micro_batches,
     train_cost,
 )
+from plait.engines.torch.train.prefix import Family
 
 COST = Cost(token_bytes=10, place_bytes=3, fixed_bytes=50)
 lengths_of = st.lists(st.integers(1, 60), max_size=30)
@@ -54,6 +55,20 @@ def test_a_sequence_that_never_fits_is_tried_alone() -> None:
 def test_training_is_held_dearer_than_scoring() -> None:
     deep = replace(ARCH, n_layers=30)
     assert train_cost(deep, 4).of(10, 1, 10) > forward_cost(deep, 4).of(10, 1, 10)
+
+
+def test_a_family_that_has_room_is_not_cut() -> None:
+    free = Cost(token_bytes=0, place_bytes=0)
+    lengths = [96] * 16
+    families = [Family(members=tuple(range(i, i + 8)), shared=64) for i in (0, 8)]
+    # Each is 64 + 8 × 32 = 320 tokens: together too many, and either has room.
+    assert micro_batches(lengths, free, 1, 512, families) == [f.members for f in families]
+    assert len(micro_batches(lengths, free, 1, 700, families)) == 1
+    # One that has room nowhere is cut, and a small beginning is filled up.
+    assert [len(b) for b in micro_batches(lengths, free, 1, 256, families)] == [6, 4, 6]
+    small = [Family(members=(0, 1), shared=20), Family(members=(2, 3, 4), shared=10)]
+    assert micro_batches([30, 30, 25, 25, 25], free, 1, 60, small) == [(0, 1), (2, 3, 4)]
+    assert micro_batches([30, 30, 25, 25, 25], free, 1, 70, small) == [(0, 1, 2), (3, 4)]
 
 
 def test_halves() -> None:

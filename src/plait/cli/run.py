@@ -13,7 +13,7 @@ from plait.cli.entry import INTERRUPTED
 from plait.cli.prepare import one_model, open_sources
 from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
-from plait.core.errors import ConfigError, PlaitError
+from plait.core.errors import ConfigError, EngineError, PlaitError
 from plait.core.runs import Stage
 from plait.jobs.launch import Launch, Outcome, room
 from plait.jobs.load import load_jobs
@@ -88,6 +88,11 @@ def run_command(
             raise  # nothing was begun
         _say_how_to_resume(target)
         return INTERRUPTED
+    except SystemExit as error:  # out of a task that a user's code started by itself
+        raise EngineError(
+            f"a user's code called sys.exit({error.code}) in a task of its own: see {target}/logs; "
+            f"go on with plait run --resume {target}"
+        ) from error
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
 

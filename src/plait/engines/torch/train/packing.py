@@ -40,6 +40,10 @@ class Cost:
         return self.fixed_bytes + n_tokens * self.token_bytes + grid
 
 
+ENOUGH_TOKENS = 128
+"""A micro-batch of so many tokens runs at the machine's rate (measured: from about 100)."""
+
+
 def train_cost(
     arch: Arch, item_bytes: int, fixed_bytes: int = 0, *, recompute: bool = False
 ) -> Cost:
@@ -77,19 +81,30 @@ def micro_batches(
     """Indices per micro-batch, longest sequences first, families of ``alike`` together.
 
     A micro-batch stays within ``budget_bytes`` and ``max_tokens`` unless it is a single sequence,
-    which is always tried. A family's prefix counts once per micro-batch.
+    which is always tried. A family's prefix counts once per micro-batch, so one that has room in a
+    micro-batch is not cut to fill up another that has enough.
     """
+
+    def fits(n_tokens: int, n_seqs: int, longest: int) -> bool:
+        return n_tokens <= max_tokens and cost.of(n_tokens, n_seqs, longest) <= budget_bytes
+
     family = {i: f for f in alike for i in f.members}
     order = sorted(range(len(lengths)), key=lambda i: (*_rank(i, lengths, family), -lengths[i], i))
     batches: list[tuple[int, ...]] = []
     batch: list[int] = []
     n_tokens = longest = 0
     for i in order:
-        known = batch and i in family and family[i] is family.get(batch[-1])
-        more = n_tokens + lengths[i] - (family[i].shared if known else 0)
+        its = family.get(i)
+        known = batch and its is not None and its is family.get(batch[-1])
+        more = n_tokens + lengths[i] - (its.shared if its and known else 0)
         longest = max(longest, lengths[i])
-        fits = more <= max_tokens and cost.of(more, len(batch) + 1, longest) <= budget_bytes
-        if batch and not fits:
+        full = not fits(more, len(batch) + 1, longest)
+        if its and its.shared and not known and n_tokens >= ENOUGH_TOKENS:
+            n, whole = len(its.members), its.n_tokens(lengths)
+            full |= fits(whole, n, lengths[i]) and not fits(
+                n_tokens + whole, len(batch) + n, longest
+            )
+        if batch and full:
             batches.append(tuple(batch))
             batch, more, longest = [], lengths[i], lengths[i]
         batch.append(i)
