@@ -23,17 +23,18 @@ BATCHES = (32, 16)
 TRL_STEPS, OUR_STEPS = 3, 5
 ONE_AT_LEAST, FOUR_AT_LEAST = 3.0, 3.5
 
-JOB = """
+JOBS = """
 model: smollm2-135m
-groups: {groups}
-samples: {samples}
-steps: {steps}
-limits: {{max_tokens: {new}}}
-sampling: {{ignore_eos: true}}
-adapter: {{rank: {rank}, alpha: {alpha}}}
-optimizer: {{learning_rate: 1.0e-5}}
-environment: {{name: dataset, file: {file}, prompt: prompt, answer: null, eval_fraction: 0}}
-rewards: [{{function: "benchmarks.peers.rewards:by_text"}}]
+defaults:
+  groups: {groups}
+  samples: {samples}
+  steps: {steps}
+  limits: {{max_tokens: {new}}}
+  sampling: {{ignore_eos: true}}
+  adapter: {{rank: {rank}, alpha: {alpha}}}
+  optimizer: {{learning_rate: 1.0e-5}}
+  environment: {{name: dataset, file: {file}, prompt: prompt, answer: null, eval_fraction: 0}}
+  rewards: [{{function: "rewards:by_text"}}]
 jobs: [{jobs}]
 """
 
@@ -93,7 +94,7 @@ def prompts() -> list[str]:
 def _ours(n_jobs: int, file: Path) -> tuple[float, float]:
     """Seconds per step of all jobs together, from the end of the first job's first step to the end;
     tokens of a step."""
-    text = JOB.format(
+    text = JOBS.format(
         groups=PROMPTS,
         samples=SAMPLES,
         steps=OUR_STEPS,
@@ -103,7 +104,9 @@ def _ours(n_jobs: int, file: Path) -> tuple[float, float]:
         file=file,
         jobs=", ".join(f"{{name: j{i}, seed: {i}}}" for i in range(n_jobs)),
     )
-    jobs = run(specs_of(text), "plait", cores=THREADS).launch.jobs
+    here = {"base_dir": str(Path(__file__).parent)}
+    specs = [spec.model_copy(update=here) for spec in specs_of(text)]
+    jobs = run(specs, "plait", cores=THREADS).launch.jobs
     ends = [[row["t"] for row in job.steps] for job in jobs]
     n_steps = sum(len(times) - 1 for times in ends)
     seconds = max(times[-1] for times in ends) - min(times[0] for times in ends)
