@@ -269,4 +269,3 @@ def test_a_task_of_the_users_own_that_exits_is_a_failure_that_can_be_resumed(
     assert code == 1, (out, err)
     assert "sys.exit(0)" in err
     assert f"plait run --resume {tmp_path / 'launch'}" in err
-    assert "Traceback" not in err

@@ -3,7 +3,7 @@
 from plait.core.ids import RunId, WorkerId
 from plait.policies.placement import REMEMBERED, SLACK_SAMPLES, Homes, place
 
-RUN = RunId("run")
+RUN = (RunId("run"), 1)
 A, B = WorkerId("a"), WorkerId("b")
 
 
@@ -24,7 +24,8 @@ def test_a_later_turn_finds_the_earlier_and_a_common_instruction_is_no_home() ->
     homes.put(RUN, turn, A)
     assert homes.matches(RUN, (*turn, *range(50))) == {A: 96}
     assert homes.matches(RUN, (*turn[:30], *range(500, 600))) == {}
-    assert homes.matches(RunId("other"), turn) == {}
+    assert homes.matches((RunId("other"), 1), turn) == {}
+    assert homes.matches((RUN[0], 2), turn) == {}
     homes.put(RUN, (*turn[:60], *range(900, 940)), B)
     assert homes.matches(RUN, turn) == {A: 100}
     homes.forget(A)

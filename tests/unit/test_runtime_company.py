@@ -301,6 +301,19 @@ async def test_what_breaks_a_pass_is_tried_run_by_run(
         assert await launched.scores() == await apart.scores()
 
 
+async def test_what_cannot_be_sent_is_refused_to_its_own_run(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    odd = datum()
+    odd.inputs["weights"] = (lambda: 0.0,) * 6  # type: ignore[assignment]
+    async with Launched(tmp_path / "together", byte_model) as launched:
+        outcomes = await launched.update([datum(), odd, datum()])
+        assert isinstance(outcomes[1], RequestError)
+        assert "cannot be sent to a worker" in str(outcomes[1])
+        assert not [x for x in (outcomes[0], outcomes[2]) if isinstance(x, Exception)]
+        assert any(plan.along for plan in launched.seen.plans)
+
+
 async def test_a_worker_killed_in_company_loses_nobodys_gradient(
     tmp_path: Path, byte_model: Path, apart: Launched
 ) -> None:

@@ -55,7 +55,7 @@ def told(error: BaseException) -> str:
 
 def _is_meant(error: BaseException) -> bool:
     """True for what stops plait itself: in a task that is being cancelled (a deadline, a stop, a
-    second Ctrl-C) and for Ctrl-C outside of tasks."""
+    second Ctrl-C) and, outside of tasks, for Ctrl-C and for a coroutine that is thrown away."""
     if isinstance(error, Exception):
         return False
     try:
@@ -63,7 +63,7 @@ def _is_meant(error: BaseException) -> bool:
     except RuntimeError:  # no event loop runs
         task = None
     if task is None:
-        return isinstance(error, KeyboardInterrupt)
+        return isinstance(error, KeyboardInterrupt | GeneratorExit)
     return task.cancelling() > 0
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from plait.obs import shapes
 from plait.obs.jsonl import read_jsonl
 from plait.obs.layout import JobLayout
 
@@ -30,7 +31,7 @@ class Standing:
 def read_standing(layout: JobLayout, last_step: float = inf) -> Standing:
     """What a job's file tells of its steps up to ``last_step``."""
     standing = Standing()
-    for row in read_jsonl(layout.metrics):
+    for row in read_jsonl(layout.metrics, shapes.metrics):
         if row["step"] <= last_step:
             standing = standing.after(row)
     return standing

@@ -78,7 +78,7 @@ def _no_multi_lora(name: str, *, topology: Topology = "disaggregated") -> Sharin
 
 
 def _no_admission(name: str, *, topology: Topology = "disaggregated") -> Sharing:
-    return _baseline(name, AdmitAll(), FairDispatch(), topology)
+    return replace(_plait(name, topology=topology), admission=AdmitAll())
 
 
 def _multi_lora_sync(name: str, *, topology: Topology = "disaggregated") -> Sharing:
@@ -98,7 +98,7 @@ def _single_disaggregated(name: str) -> Sharing:
 
 
 def _baseline(name: str, admission: Admission, dispatch: Dispatch, topology: Topology) -> Sharing:
-    """What a baseline does not name is off."""
+    """Caches of samples that wait for tools are left to the engine."""
     return Sharing(
         name=name,
         admission=admission,

@@ -103,7 +103,8 @@ def lora(spec: object) -> LoraSpec:
 
 
 def batch(data: object) -> tuple[Datum, ...]:
-    """Data, each with its sequences. Their contents are the engine's to look at."""
+    """Data, each with its sequences: input tokens are plain ids, the rest is the engine's to look
+    at."""
     given = tuple(data) if isinstance(data, Iterable) else (None,)
     for i, datum in enumerate(given):
         if not isinstance(datum, Datum):
@@ -115,7 +116,10 @@ def batch(data: object) -> tuple[Datum, ...]:
         for name, values in parts.items():
             if not hasattr(values, "__len__") or isinstance(values, str | bytes):
                 raise RequestError(f"datum {i}: {name} is {_shown(values)}: give a list")
-    return given
+    return tuple(
+        replace(d, input_tokens=token_ids(f"datum {i}: input_tokens", d.input_tokens))
+        for i, d in enumerate(given)
+    )
 
 
 def _instance(kind: type[D], value: object) -> D:

@@ -119,7 +119,11 @@ class WorkerHandle:
                 except OSError:
                     raise
                 except Exception as error:  # pickling: what a caller's object raises is its own
-                    self._loop.call_soon_threadsafe(self._unsendable, command, error)
+                    if isinstance(command, m.TrainTogether):  # only one run need be at fault
+                        for op in command.ops:
+                            self._outbox.put(m.Train(op=op))
+                    else:
+                        self._loop.call_soon_threadsafe(self._unsendable, command, error)
 
     def _unsendable(self, command: m.Command, error: Exception) -> None:
         """Nothing of the command was sent: whoever asked for it is told."""

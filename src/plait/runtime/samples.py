@@ -130,10 +130,11 @@ class Samples:
                 loads[entry.worker] += entry.op.n
         placed: dict[WorkerId, list[Sample]] = {}
         for op in ops:
-            matches = self._homes.matches(op.run_id, op.prompt) if len(loads) > 1 else {}
+            policy = (op.run_id, op.version)
+            matches = self._homes.matches(policy, op.prompt) if len(loads) > 1 else {}
             worker_id = place(matches, loads)
             if len(loads) > 1:
-                self._homes.put(op.run_id, op.prompt, worker_id)
+                self._homes.put(policy, op.prompt, worker_id)
             loads[worker_id] += op.n
             self._in_flight[op.op_id].worker = worker_id
             placed.setdefault(worker_id, []).append(op)

@@ -191,7 +191,10 @@ class Blocks:
 
     def _forget(self, block: int) -> None:
         """Make a block and what is found through it unfindable; free what nobody holds."""
-        self._after[self._key[block][0]].discard(block)
+        before = self._key[block][0]
+        self._after[before].discard(block)
+        if not self._after[before]:
+            del self._after[before]
         left = [block]
         while left:
             block = left.pop()

@@ -142,8 +142,15 @@ class TorchTrain:
             except PlaitError as error:
                 begun.append(error)
         lessons = [lesson for lesson in begun if isinstance(lesson, Lesson)]
-        for together in [[lesson] for lesson in lessons] if self._exact else [lessons]:
-            yield from self._learn(together)
+        before, done = [lesson.params.grad.clone() for lesson in lessons], False
+        try:
+            for together in [[lesson] for lesson in lessons] if self._exact else [lessons]:
+                yield from self._learn(together)
+            done = True
+        finally:
+            if not done:  # all or nothing: whoever asks again would add some twice
+                for lesson, grad in zip(lessons, before, strict=True):
+                    lesson.params.grad.copy_(grad)
         return tuple(x.outcome() if isinstance(x, Lesson) else x for x in begun)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:

@@ -45,11 +45,12 @@ class Attention:
         if places_RC is None:
             places_RC = torch.arange(self.c, device=batch.tokens_N.device)[None]
         self.places_RC = places_RC
-        beyond = torch.arange(self.t, device=places_RC.device) > places_RC.unsqueeze(-1)
-        self.mask_RCT = torch.zeros(beyond.shape, dtype=rope[0].dtype, device=beyond.device)
-        self.mask_RCT.masked_fill_(beyond, -torch.inf)
-        if self.is_short and not self.whole:
-            self.mask_RCT = self._by_key_head(self.mask_RCT)
+        if self.is_short or not self.whole:  # else the kernel knows what causal means
+            beyond = torch.arange(self.t, device=places_RC.device) > places_RC.unsqueeze(-1)
+            mask_RCT = torch.zeros(beyond.shape, dtype=rope[0].dtype, device=beyond.device)
+            mask_RCT.masked_fill_(beyond, -torch.inf)
+            by_head = self.is_short and not self.whole
+            self.mask_RCT = self._by_key_head(mask_RCT) if by_head else mask_RCT
 
     def __call__(self, qkv_NO: torch.Tensor) -> torch.Tensor:
         """``(N, (H + 2K)·E)`` before rotation to ``(N, H·E)``."""

@@ -13,7 +13,7 @@ from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.prefix import Family
 
 SHORT = 160
-"""Longest sequence of a micro-batch for which attention makes whole rows of scores, (measured:
+"""Longest sequence of a micro-batch for which attention makes whole rows of scores (measured:
 faster than the fused kernel up to there, though half of them are masked away)."""
 
 SLACK = 1.2
