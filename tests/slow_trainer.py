@@ -11,7 +11,7 @@ from plait.engines.scripted.build import build as build_scripted
 from plait.engines.scripted.train import ScriptedTrain
 
 ENGINE = "slow_trainer:build"
-TOKEN_S = 0.03
+TOKEN_S = 0.1
 DEADLY, BREAKS_COMPANY = 66, 67
 
 

@@ -8,7 +8,6 @@ evaluation stands in the files exactly once.
 
 from dataclasses import dataclass
 
-from plait.obs import shapes
 from plait.obs.jsonl import read_jsonl
 from plait.obs.layout import JobLayout
 from plait.store.files import drop_rows, truncate_jsonl
@@ -26,7 +25,7 @@ def settle(layout: JobLayout, step: int) -> Account:
     """Cut what follows ``step``, and the samples of an evaluation that did not get to its end."""
     for file in (layout.metrics, layout.samples):
         truncate_jsonl(file, step)
-    rows = [row for row in read_jsonl(layout.metrics, shapes.metrics) if row.get("step") == step]
+    rows = [row for row in read_jsonl(layout.metrics) if row.get("step") == step]
     has_evaluation = any("eval_n" in row for row in rows)
     if not has_evaluation:
         drop_rows(
