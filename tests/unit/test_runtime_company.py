@@ -191,7 +191,8 @@ class Launched:
         self.session = Session(
             directory,
             model=str(model),
-            sharing=make("plait", **options),
+            # By order of arrival: who is due by fairness depends on how long things really took.
+            sharing=make("plait", dispatch="fifo", **options),
             settings=Settings(
                 engine=slow_trainer.ENGINE, kv_blocks=64, cores=2, deterministic=deterministic
             ),
