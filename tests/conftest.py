@@ -31,6 +31,17 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["PLAIT_CACHE"] = before
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tests whose processes are shared by other tests: two teams that contend collapse."""
+    import torch
+
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n)
+
+
 @pytest.fixture(scope="session")
 def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with a real byte tokenizer and a config, for the scripted engine."""

@@ -1,31 +1,11 @@
 """B3: decode against plain ``transformers``."""
 
-from statistics import median
-
-from benchmarks.engine.decode import BATCHES, ours, transformers
+from benchmarks.engine.decode import compare, ours, transformers
 from benchmarks.figure import Measured
-from benchmarks.live.launches import spread
 
 AT_LEAST = 1.4
-REPEATS = 3
 
 
 def measure() -> Measured:
-    """The least ratio over the batches; A and B alternate."""
-    detail = {}
-    for n in BATCHES:
-        pairs = [(ours(n), transformers(n)) for _ in range(REPEATS)]
-        ratios = [a / b for a, b in pairs]
-        detail[str(n)] = {
-            "ratio": median(ratios),
-            "spread": spread(ratios),
-            "ours_tok_s": median(a for a, _ in pairs),
-            "transformers_tok_s": median(b for _, b in pairs),
-        }
-    worst = min(detail.values(), key=lambda d: d["ratio"])
-    return Measured(
-        value=worst["ratio"],
-        ok=worst["ratio"] >= AT_LEAST,
-        spread=worst["spread"],
-        detail=detail,
-    )
+    """The least ratio over the batches."""
+    return compare(("ours", "transformers"), ours, transformers, AT_LEAST)

@@ -5,7 +5,7 @@ B sequences of CONTEXT tokens each, different prompts, one token a step; the pre
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from benchmarks.engine.adapters import random_adapter
+from benchmarks.figure import Measured
+from benchmarks.live.launches import spread
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SamplingParams
 from plait.engines.torch.rollout import TorchRollout
@@ -22,6 +24,7 @@ BATCHES = (8, 32, 64)
 CONTEXT = 64
 NEW = 16
 THREADS = 2
+REPEATS = 3
 RANKS = (4, 8, 16, 32)
 
 
@@ -85,6 +88,21 @@ def transformers(n: int) -> float:
         torch.multinomial(out.logits[:, -1].softmax(-1), 1)
         seconds.append(time.perf_counter() - start)
     return n / median(seconds)
+
+
+def compare(
+    names: tuple[str, str], a: Callable[[int], float], b: Callable[[int], float], at_least: float
+) -> Measured:
+    """``a`` over ``b`` at each batch, in turn; the least ratio of medians decides."""
+    detail = {}
+    for n in BATCHES:
+        pairs = [(a(n), b(n)) for _ in range(REPEATS)]
+        ratios = [x / y for x, y in pairs]
+        rates = {f"{name}_tok_s": median(p[i] for p in pairs) for i, name in enumerate(names)}
+        detail[str(n)] = {"ratio": median(ratios), "spread": spread(ratios), **rates}
+    worst = min(detail.values(), key=lambda d: d["ratio"])
+    value = worst["ratio"]
+    return Measured(value=value, ok=value >= at_least, spread=worst["spread"], detail=detail)
 
 
 def gemm_flops() -> float:

@@ -14,6 +14,7 @@ from plait.engines.protocol import ForwardStep, RolloutEngine, TrainEngine, Trai
 PROMPT = tuple(b"What is 12+7?")
 ADAM = AdamParams(learning_rate=0.02, eps=1e-8)
 MAX_STEPS = 5000
+A, B = RunId("a"), RunId("b")
 T = TypeVar("T")
 
 
@@ -51,6 +52,14 @@ def sample(
             stop=stop,
         ),
     )
+
+
+def loaded(kit: EngineKit, adapters: tuple[str, str], **limits: int) -> RolloutEngine:
+    """An engine that knows version 1 of two runs."""
+    engine = kit.rollout(**limits)
+    engine.load_adapter(A, 1, adapters[0])
+    engine.load_adapter(B, 1, adapters[1])
+    return engine
 
 
 def finish(engine: RolloutEngine) -> tuple[dict[str, SampleResult], list[ForwardStep]]:

@@ -1,6 +1,7 @@
 """plait.cli.resume: a launch goes on as it was being done, but for what is asked for now."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +41,12 @@ def test_the_policys_options_and_the_settings_are_kept(begun: Path) -> None:
 
 def test_what_is_asked_for_now_goes_first() -> None:
     before = Settings(cores=3, kv_blocks=7)
-    flags = {
-        "deterministic": True,
-        "elastic": False,
-        "lean": True,
-        "recompute": True,
-        "rollout_workers": 2,
-    }
-    asked = overridden(before, cores=2, kv_blocks=0, **flags)
-    assert asked == Settings(cores=2, kv_blocks=7, **flags)
-    kept = Settings(**flags)
-    unsaid = {
-        "deterministic": False,
-        "elastic": True,
-        "lean": False,
-        "recompute": False,
-        "rollout_workers": 0,
-    }
-    assert overridden(kept, cores=0, kv_blocks=0, **unsaid) == kept
+    flags = Settings(
+        deterministic=True, elastic=False, lean=True, recompute=True, rollout_workers=2
+    )
+    assert overridden(before, replace(flags, cores=2)) == replace(flags, cores=2, kv_blocks=7)
+    assert overridden(flags, Settings()) == flags
+    assert overridden(flags, Settings(rollout_workers=1)) == replace(flags, rollout_workers=1)
 
 
 @pytest.mark.parametrize(

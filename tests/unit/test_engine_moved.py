@@ -5,24 +5,18 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from random_models import private_cache, random_model
 
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams, StopReason
-from plait.engines.moved import Moved, from_json, to_json
+from plait.engines.moved import Moved
 from plait.engines.torch.rollout import TorchRollout
 
 PROMPT = tuple(b"The quick brown fox jumps")
 NOISE = 2e-5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    n = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +125,11 @@ def test_a_stop_string_may_begin_here_and_end_there(model) -> None:
     assert want.samples[0].stop_reason is StopReason.STOP
 
 
-def test_the_state_survives_pickle_and_json(model) -> None:
+def test_the_state_survives_pickle(model) -> None:
     moved = begun(model, op("x", n=2, stop=("zz",), stop_tokens=(1,)))
     assert moved.kv is not None
     assert pickle.loads(pickle.dumps(moved)) == moved
-    assert from_json(to_json(moved)) == moved
-    assert from_json(to_json(begun(model, op("x"), kv=False))).kv is None
+    assert pickle.loads(pickle.dumps(begun(model, op("x"), kv=False))).kv is None
 
 
 def test_many_samples_moved_at_random_all_go_on_alike(model) -> None:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from plait.core.errors import ConfigError, EnvironmentFailure, ModelError
-from plait.envs.contain import contained, loading, told
+from plait.core.text import told
+from plait.envs.contain import contained, loading
 
 
 async def test_ordinary_exceptions_pass() -> None:

@@ -94,7 +94,7 @@ def test_who_is_left_behind_is_told_its_place(policy) -> None:
     assert (plan.op_id, plan.along) == ("op-a", ("op-b",))
     assert [(w.run_id, w.position) for w in plan.waits] == [("c", 1), ("d", 2)]
     assert plan.waits[0].detail.startswith("update stands behind b, about 4.0 s of work")
-    off = replace(policy, merge_updates=0)
+    off = replace(policy, merge_rows=0)
     assert off.decide(view(*pairs), {}, 5.0)[0].along == ()
 
 
@@ -130,6 +130,6 @@ def test_a_paused_run_does_not_go_along() -> None:
 
 def test_it_is_an_option_of_the_policy() -> None:
     for dispatch in ("fair", "fifo"):
-        made = make("marlaas", dispatch=dispatch, merge_updates=0)
-        assert made.dispatch.merge_updates == 0
-        assert make("marlaas", dispatch=dispatch).dispatch.merge_updates == MOST_ROWS
+        made = make("marlaas", dispatch=dispatch, merge_rows=0)
+        assert made.dispatch.merge_rows == 0
+        assert make("marlaas", dispatch=dispatch).dispatch.merge_rows == MOST_ROWS

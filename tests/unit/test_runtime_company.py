@@ -238,7 +238,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def apart(tmp_path: Path, byte_model: Path) -> AsyncIterator[Launched]:
-    async with Launched(tmp_path / "apart", byte_model, merge_updates=0) as launched:
+    async with Launched(tmp_path / "apart", byte_model, merge_rows=0) as launched:
         yield launched
 
 

@@ -1,8 +1,12 @@
 """Query rows: every own position in one row, few places of padding."""
 
+import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plait.engines.torch.train.batch import pack
+from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.rows import Row, query_rows
 
 
@@ -26,3 +30,21 @@ def test_each_position_has_one_place(cut: list[tuple[int, int]]) -> None:
     assert found == [(i, at) for i, (start, end) in enumerate(own) for at in range(start, end)]
     longest = max(end - start for start, end in own)
     assert len(rows) * width <= len(own) * longest
+
+
+def test_a_micro_batch_lays_out_a_shared_prefix_once() -> None:
+    prefix = list(range(64))
+    data = [
+        Checked(
+            tokens=np.array([*prefix, *range(100 + 40 * i, 132 + 40 * i)]),
+            targets=np.arange(96),
+            scored=np.array([95]),
+            inputs={},
+        )
+        for i in range(8)
+    ]
+    packed = pack([data], torch.device("cpu"))
+    assert (packed.n_rows, packed.width, packed.longest) == (10, 32, 96)
+    assert len(packed.tokens_N) == 64 + 8 * 32
+    alone = pack([data[:1]], torch.device("cpu"))
+    assert (alone.n_rows, alone.width, alone.queries_Q) == (1, 96, None)

@@ -76,12 +76,9 @@ def run(
     """Train the jobs of one or many files, all at once."""
     with _told(again=f"plait run --resume {resume}" if resume else ""):
         from plait.cli.run import run_command
+        from plait.runtime.settings import Settings
 
-        code = run_command(
-            files or [],
-            policy=policy,
-            directory=directory,
-            resume=resume,
+        asked = Settings(
             cores=cores,
             kv_blocks=kv_blocks,
             deterministic=deterministic,
@@ -89,6 +86,13 @@ def run(
             lean=lean,
             rollout_workers=rollout_workers,
             recompute=recompute,
+        )
+        code = run_command(
+            files or [],
+            policy=policy,
+            directory=directory,
+            resume=resume,
+            asked=asked,
             options=option or [],
             as_json=format is Format.JSON,
         )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from plait.core.errors import ConfigError
+from plait.core.text import told
 from plait.envs.closing import close_source
 from plait.envs.protocol import TaskSource
 from plait.jobs.named import make_source_of
@@ -36,5 +37,5 @@ async def open_sources(
         ended = await asyncio.gather(*map(close_source, sources))
         for spec, error in zip(specs, ended, strict=False):
             if error is not None:
-                text = f"{type(error).__name__}: {error}"
-                print(f"closing the environment of job {spec.name}: {text}", file=sys.stderr)
+                said = f"closing the environment of job {spec.name}: {told(error)}"
+                print(said, file=sys.stderr)

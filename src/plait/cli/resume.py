@@ -59,25 +59,8 @@ def left_of(directory: Path) -> Left:
     )
 
 
-def overridden(
-    settings: Settings,
-    *,
-    cores: int,
-    kv_blocks: int,
-    deterministic: bool,
-    elastic: bool,
-    lean: bool,
-    rollout_workers: int,
-    recompute: bool,
-) -> Settings:
-    """The launch's settings, with what was asked for now in their place."""
-    return replace(
-        settings,
-        cores=cores or settings.cores,
-        kv_blocks=kv_blocks or settings.kv_blocks,
-        deterministic=deterministic or settings.deterministic,
-        elastic=elastic and settings.elastic,
-        lean=lean or settings.lean,
-        rollout_workers=rollout_workers or settings.rollout_workers,
-        recompute=recompute or settings.recompute,
-    )
+def overridden(settings: Settings, asked: Settings) -> Settings:
+    """The launch's settings, with what was asked for now (is not the default) in their place."""
+    usual = Settings()
+    now = {f.name: getattr(asked, f.name) for f in fields(Settings)}
+    return replace(settings, **{k: v for k, v in now.items() if v != getattr(usual, k)})

@@ -35,13 +35,7 @@ def run_command(
     policy: str | None,
     directory: Path | None,
     resume: Path | None,
-    cores: int,
-    kv_blocks: int,
-    deterministic: bool,
-    elastic: bool,
-    lean: bool,
-    rollout_workers: int,
-    recompute: bool,
+    asked: Settings,
     options: Sequence[str],
     as_json: bool,
 ) -> int:
@@ -55,30 +49,13 @@ def run_command(
         specs = left.specs
         kept = {} if policy else left.options
         sharing = make_policy(policy or left.policy, **{**kept, **policy_options(options)})
-        settings = overridden(
-            left.settings,
-            cores=cores,
-            kv_blocks=kv_blocks,
-            deterministic=deterministic,
-            elastic=elastic,
-            lean=lean,
-            rollout_workers=rollout_workers,
-            recompute=recompute,
-        )
+        settings = overridden(left.settings, asked)
     else:
         specs = load_jobs(files)
         sharing = make_policy(policy or DEFAULT, **policy_options(options))
         target = directory or Path("runs") / f"{files[0].stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         check_new(target)
-        settings = Settings(
-            cores=cores,
-            kv_blocks=kv_blocks,
-            deterministic=deterministic,
-            elastic=elastic,
-            lean=lean,
-            rollout_workers=max(1, rollout_workers),
-            recompute=recompute,
-        )
+        settings = asked
     try:
         outcomes = asyncio.run(
             drive(specs, target, policy=sharing, settings=settings, quiet=as_json)

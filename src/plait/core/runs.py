@@ -14,6 +14,8 @@ ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "d
 
 MAX_RANK = 64
 """Largest LoRA rank that an engine need accept."""
+MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
+"""Of an adapter's first weights: what torch's generator takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,14 @@
 """Moved: a sample in flight, on its way from one engine to another of the same base model.
 
-Plain values, which pickle or JSON carries between processes. Nothing is said of the random numbers:
+Plain values, which pickle carries between processes. Nothing is said of the random numbers:
 the next one is a function of the operation's seed, the sample's index and the number of tokens
 drawn. Nor is anything said of stop strings: what they have seen is the tokens.
 """
 
-import json
-from base64 import b64decode, b64encode
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from plait.core.operations import Ranked, Sample, SamplingParams, StopReason
+from plait.core.errors import ModelError, RequestError
+from plait.core.operations import Ranked, Sample, StopReason
 from plait.engines.protocol import ModelShape
 
 
@@ -48,37 +46,16 @@ class Moved:
     kv: MovedKv | None = None
 
 
-def same_model(a: ModelShape, b: ModelShape) -> bool:
-    """Equal but for the name: a directory may be called otherwise elsewhere."""
-    return asdict(a) | {"name": ""} == asdict(b) | {"name": ""}
-
-
-def to_json(moved: Moved) -> str:
-    """One line of JSON; floats come back bit for bit."""
-    return json.dumps(asdict(moved), default=lambda content: b64encode(content).decode())
-
-
-def from_json(text: str) -> Moved:
-    """What ``to_json`` was given."""
-    row = json.loads(text, object_hook=_with_tuples)
-    op, kv = row.pop("op"), row.pop("kv")
-    params = SamplingParams(**op.pop("params"))
-    samples = []
-    for sample in row.pop("samples"):
-        reason = sample.pop("stop_reason")
-        samples.append(MovedSample(stop_reason=reason and StopReason(reason), **sample))
-    return Moved(
-        op=Sample(params=params, **op),
-        shape=ModelShape(**row.pop("shape")),
-        samples=tuple(samples),
-        kv=kv and MovedKv(content=b64decode(kv.pop("content")), **kv),
-        **row,
-    )
-
-
-def _with_tuples(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: _tuple(value) for key, value in row.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+def check(moved: Moved, shape: ModelShape) -> None:
+    """ModelError or RequestError if ``moved`` cannot go on with a model of this shape."""
+    # Equal but for the name: a directory may be called otherwise elsewhere.
+    if replace(moved.shape, name="") != replace(shape, name=""):
+        raise ModelError(
+            f"sample {moved.op.op_id} was begun on {moved.shape.name}, which has another shape "
+            f"than {shape.name}: move it to a worker of the same base model"
+        )
+    if len(moved.samples) != moved.op.n:
+        raise RequestError(
+            f"sample {moved.op.op_id} asks for {moved.op.n} and {len(moved.samples)} were moved: "
+            f"move a request as it was exported"
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import plait
 from plait.core.errors import ConfigError, EnvironmentFailure, PlaitError
-from plait.core.text import writable
+from plait.core.text import told
 
 _OURS = str(Path(plait.__file__).parent)
 
@@ -42,15 +42,6 @@ def loading(what: str) -> Iterator[None]:
         if _is_meant(error):
             raise
         raise ConfigError(f"{what}: {told(error)}{_place(error)}") from error
-
-
-def told(error: BaseException) -> str:
-    """An exception in words, which any file and any terminal can hold."""
-    try:
-        text = str(error) if isinstance(error, PlaitError) else f"{type(error).__name__}: {error}"
-    except Exception:  # a user's own __str__
-        text = type(error).__name__
-    return writable(text)
 
 
 def _is_meant(error: BaseException) -> bool:

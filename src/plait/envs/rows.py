@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import ConfigError
+from plait.core.text import is_writable
 from plait.envs.split import unit_hash
 from plait.sections import nearest
 
@@ -94,7 +95,7 @@ def _row(line: bytes, where: str) -> Row:
         raise ConfigError(f"{where} is no object: one {{…}} per line")
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_deep(row):
         raise ConfigError(_too_deep(where))
-    if b"\\u" in line and not _is_text(json.dumps(row, ensure_ascii=False)):
+    if b"\\u" in line and not is_writable(json.dumps(row, ensure_ascii=False)):
         raise ConfigError(
             f"{where} holds half a character (an escape from \\ud800 to \\udfff by itself): "
             "write the whole one"
@@ -112,14 +113,6 @@ def _is_deep(row: Row) -> bool:
         inner = (v.values() if isinstance(v, dict) else v for v in level)
         level = [v for values in inner for v in values if isinstance(v, dict | list)]
     return bool(level)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _parquet(path: Path) -> list[Row]:

@@ -9,8 +9,9 @@ import asyncio
 from dataclasses import dataclass
 
 from plait.core.operations import Sampled, SamplingParams
+from plait.core.text import told
 from plait.envs.closing import close_environment
-from plait.envs.contain import contained, told
+from plait.envs.contain import contained
 from plait.envs.protocol import Environment
 from plait.envs.turns import read_tokens
 from plait.jobs.context import JobContext

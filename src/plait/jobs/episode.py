@@ -19,7 +19,8 @@ from plait.core.errors import (
     WorkerLost,
 )
 from plait.core.operations import Sampled, StopReason
-from plait.envs.contain import contained, told
+from plait.core.text import told
+from plait.envs.contain import contained
 from plait.envs.protocol import Environment
 from plait.envs.turns import read_turn
 

@@ -15,9 +15,9 @@ from plait.adapters.export import export_adapter
 from plait.core.errors import ConfigError, PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.runs import Stage
-from plait.core.text import writable
+from plait.core.text import told, writable
 from plait.envs.closing import close_source
-from plait.envs.contain import contained, told
+from plait.envs.contain import contained
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext

@@ -7,9 +7,12 @@ Words, finite numbers, true, false, null, and lists and mappings of them. Decide
 import math
 from collections.abc import Iterator
 
+from plait.core.runs import MAX_SEED
+from plait.core.text import is_writable
+
 MAX_DEPTH = 32
 """Lists and mappings inside each other: what copies, checks and writes jobs recurses too."""
-MAX_INT = 2**64 - 1
+MAX_INT = MAX_SEED
 """Of either sign; the largest seed there is."""
 
 HALF = "holds half a character (\\ud800 to \\udfff): write the whole one, as \\U0001f600"
@@ -27,15 +30,6 @@ def not_plain(value: object) -> str | None:
     return TOO_DEEP if level else None
 
 
-def is_text(text: str) -> bool:
-    """False if it cannot be written to a file: it holds half a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _inside(value: object) -> Iterator[object]:
     if isinstance(value, dict):
         yield from value.keys()
@@ -49,7 +43,7 @@ def _objection(value: object) -> str | None:
         case None | bool() | list() | tuple():
             return None
         case str():
-            return None if is_text(value) else HALF
+            return None if is_writable(value) else HALF
         case int():
             return None if abs(value) <= MAX_INT else TOO_LARGE
         case float():

@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 
 from plait.core.errors import ConfigError, PlaitError
-from plait.envs.contain import contained, told
+from plait.core.text import told
+from plait.envs.contain import contained
 from plait.envs.protocol import Closing, TaskSource
 from plait.envs.single import SingleTurn
 from plait.jobs.named import load_controller

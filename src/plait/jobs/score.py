@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from plait.envs.contain import contained, told
+from plait.core.text import told
+from plait.envs.contain import contained
 from plait.envs.protocol import Environment
 from plait.jobs.episode import Episode, fail, out_of_time
 from plait.jobs.sections import RewardSection

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from plait.core.runs import ALL_LINEAR, MAX_RANK
+from plait.core.losses import LOSSES
+from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED
 from plait.jobs.plain import not_plain
 from plait.rewards.names import JUDGE
 
 MAX_COUNT = 10**9
 """No job counts further, and what is computed from counts stays a number."""
-MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
-"""What torch's generator takes."""
 MAX_SECONDS = 10**6
 """Eleven days: clocks of the operating system overflow not far above."""
 
@@ -34,10 +33,7 @@ NotNegative = Annotated[Float, Field(ge=0)]
 PYTHON_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """``module:name``."""
 
-DEFAULT_CLIP_LOW = 0.8
-DEFAULT_CLIP_HIGH = 1.2
-"""Bounds of the probability ratio itself, Tinker's convention (PPO's epsilon of 0.2)."""
-CLIPPED = ("ppo", "cispo", "gspo")
+CLIPPED = tuple(name for name, loss in LOSSES.items() if "clip_low_threshold" in loss.options)
 """Losses that bound the ratio."""
 DEFAULT_TARGET_WINDOW = 5
 """Steps over which the training reward is averaged before it is held against the target."""
@@ -136,7 +132,9 @@ class AlgorithmSection(Section):
         if not isinstance(data, dict):
             return data
         if data.get("loss", "ppo") in CLIPPED:
-            data = {"clip_low": DEFAULT_CLIP_LOW, "clip_high": DEFAULT_CLIP_HIGH} | data
+            bounds = LOSSES["ppo"].options
+            low, high = bounds["clip_low_threshold"], bounds["clip_high_threshold"]
+            data = {"clip_low": low, "clip_high": high} | data
         if data.get("kl_coef"):
             data = {"kl_by_ratio": True} | data
         return data

@@ -12,10 +12,9 @@ from pydantic import Field, model_validator
 from plait.algos.schedules import learning_rate_at
 from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, SamplingParams
-from plait.core.runs import LoraSpec
+from plait.core.runs import MAX_SEED, LoraSpec
 from plait.jobs.sections import (
     DEFAULT_TARGET_WINDOW,
-    MAX_SEED,
     PYTHON_PATH,
     AdapterSection,
     AlgorithmSection,

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from plait.core.errors import ConfigError
-from plait.jobs.plain import HALF, MAX_DEPTH, MAX_INT, TOO_DEEP, TOO_LARGE, is_text
+from plait.core.text import is_writable
+from plait.jobs.plain import HALF, MAX_DEPTH, MAX_INT, TOO_DEEP, TOO_LARGE
 
 MAX_NODES = 100_000
 """Aliases can unfold a short file into billions of values; no honest job file comes near this."""
@@ -169,7 +170,7 @@ def _objection(node: yaml.Node, depth: int) -> str | None:
         return None
     value: str = node.value
     shown = _shown(value)
-    if not is_text(value):
+    if not is_writable(value):
         return f"it {HALF}"
     if kind in _SCALARS and not _SCALARS[kind].fullmatch(value):
         return f"`{shown}` is no {kind}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from plait.core.errors import ConfigError
+from plait.core.text import told
 
 TRACKERS = ("wandb", "trackio")
 MAX_WAITING = 1000
@@ -78,7 +79,7 @@ class Guarded:
             call(self._tracker)
         except Exception as error:  # other people's code: what it may raise is not ours to know
             self._tracker = None
-            self._report(f"tracker {self._name} is off: {type(error).__name__}: {error}")
+            self._report(f"tracker {self._name} is off: {told(error)}")
 
 
 def check_tracker(name: str) -> None:
@@ -152,7 +153,7 @@ class Background:
             tracker = self._start()
         except Exception as error:  # other people's code, as in Guarded
             self._dropped = True
-            self._report(f"a tracker is off: {type(error).__name__}: {error}")
+            self._report(f"a tracker is off: {told(error)}")
             return
         while (row := self._rows.get()) is not None:
             tracker.log(*row)

@@ -32,7 +32,7 @@ class FairDispatch:
     """Weighted fair by served work, with ageing."""
 
     name: str = "fair"
-    merge_updates: int = MOST_ROWS
+    merge_rows: int = MOST_ROWS
     """Rows of a pass that gradients of several runs share; 0 is one run at a time."""
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
@@ -46,7 +46,7 @@ class FairDispatch:
         state = fairness.observe(state, view.runs, claims)
         ranked = fairness.rank(state, claims, view.resident)
         queue = finishing_first([heads[entry.run.run_id] for entry in ranked])
-        along = company(queue[: 1 + len(fairness.due_next(ranked))], self.merge_updates)
+        along = company(queue[: 1 + len(fairness.due_next(ranked))], self.merge_rows)
         plan = serve(
             queue,
             held,
@@ -63,14 +63,14 @@ class FifoDispatch:
     """First come, first served, update by update."""
 
     name: str = "fifo"
-    merge_updates: int = MOST_ROWS
+    merge_rows: int = MOST_ROWS
     """Rows of a pass that gradients of several runs share; 0 is one run at a time."""
 
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
         """Choose what ends an update that has begun, or else what has waited longest."""
         heads, held = heads_by_run(view)
         queue = finishing_first(arrival_order(view, heads))
-        along = company(queue, self.merge_updates)
+        along = company(queue, self.merge_rows)
         return serve(queue, held, along=along), state
 
 

@@ -59,13 +59,11 @@ def _plait(
     max_active: int = 0,
     estimate: Literal["measured", "worst"] = "measured",
     dispatch: Literal["fair", "fifo"] = "fair",
-    merge_updates: int = MOST_ROWS,
+    merge_rows: int = MOST_ROWS,
     residency: Literal["kv", "off"] = "kv",
     topology: Topology = "disaggregated",
 ) -> Sharing:
-    chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(
-        merge_updates=merge_updates
-    )
+    chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(merge_rows=merge_rows)
     kept: Residency = KvResidency() if residency == "kv" else LeaveAll()
     admission = KvAdmission(max_active=max_active, estimate=estimate)
     return Sharing(
@@ -124,7 +122,7 @@ _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]
             "max_active": _count,
             "estimate": _one_of("measured", "worst"),
             "dispatch": _one_of("fair", "fifo"),
-            "merge_updates": _count,
+            "merge_rows": _count,
             "residency": _one_of("kv", "off"),
             **_TOPOLOGY,
         },

@@ -21,6 +21,7 @@ from typing import Any
 
 from plait.cluster.keeper import kept
 from plait.core.errors import RewardError
+from plait.core.text import told
 from plait.rewards.calling import Function, call_function, load_function
 from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
 
@@ -41,10 +42,7 @@ def main() -> None:
         except BaseException as error:
             # The recorder: whatever a user's function raises becomes its samples' error. Libraries
             # derive their timeouts from BaseException, and a function may call sys.exit().
-            why = (
-                str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
-            )
-            body = json.dumps({"error": why[:MAX_ERROR_CHARS]}).encode()
+            body = json.dumps({"error": told(error)[:MAX_ERROR_CHARS]}).encode()
         if os.getpid() != own:
             # The function has forked, and its child came back here: the channel is not the child's.
             os._exit(1)

@@ -16,11 +16,9 @@ from typing import Any, TypeVar
 from plait.core.errors import RequestError
 from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, Datum, SamplingParams
-from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
+from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, LoraSpec
 
 D = TypeVar("D")
-MIN_SEED, MAX_SEED = -(2**63), 2**64 - 1
-"""Of an adapter's first weights: what torch's generator takes."""
 MAX_SHOWN = 60
 """Characters of a wrong value that are shown."""
 

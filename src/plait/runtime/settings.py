@@ -32,8 +32,9 @@ class Settings:
     block_size: int = BLOCK_SIZE
     max_seqs: int = 64
     """Samples in one forward step, of each worker."""
-    rollout_workers: int = 1
-    """Processes that roll out, each with its part of the cache (and its own packed weights)."""
+    rollout_workers: int = 0
+    """Processes that roll out, each with its part of the cache (and its own packed weights); 0 is
+    one."""
     train_memory_bytes: int = TRAIN_BYTES
     elastic: bool = True
     """Workers lend each other the cores that they do not use; off, each keeps to its part."""
@@ -51,9 +52,9 @@ class Settings:
     def resolve(self, shape: ModelShape) -> "Settings":
         """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
         cores = self.cores or len(os.sched_getaffinity(0))
-        if min(cores, self.max_seqs, self.rollout_workers) < 1 or self.kv_blocks < 0:
+        if min(cores, self.max_seqs) < 1 or min(self.kv_blocks, self.rollout_workers) < 0:
             raise ConfigError(
-                "cores, max_seqs and rollout_workers must be at least 1, kv_blocks at least 0"
+                "cores and max_seqs must be at least 1, kv_blocks and rollout_workers at least 0"
             )
         block_bytes = self.block_size * shape.kv_bytes_per_token
         free = int(psutil.virtual_memory().available)
@@ -67,8 +68,14 @@ class Settings:
         train = self.train_memory_bytes
         if self.lean:
             train = min(train, LEAN_TRAIN_BYTES)
-        blocks = max(blocks, self.rollout_workers)
-        return replace(self, cores=cores, kv_blocks=blocks, train_memory_bytes=train)
+        rollout_workers = max(1, self.rollout_workers)
+        return replace(
+            self,
+            cores=cores,
+            kv_blocks=max(blocks, rollout_workers),
+            rollout_workers=rollout_workers,
+            train_memory_bytes=train,
+        )
 
     @property
     def worker_kv_blocks(self) -> int:

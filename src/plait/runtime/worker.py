@@ -20,6 +20,7 @@ from plait.cluster.orphans import end_with_parent
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
 from plait.core.operations import Done, ForwardBackward, Result
+from plait.core.text import told
 from plait.engines.factory import EngineConfig, Engines, make_engines
 from plait.engines.protocol import TrainStep
 from plait.runtime import messages as m
@@ -232,7 +233,7 @@ class Worker:
             code, message = StoreError.code, f"{error}; free space or check the path, then resume"
         else:
             self._log(error)
-            code, message = EngineError.code, f"{type(error).__name__}: {error}"
+            code, message = EngineError.code, told(error)
         self._conn.send(m.Failed(op_id=op_id, code=code, message=message))
 
     def _log(self, error: Exception) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep as real_sleep
 
-from plait.core.errors import ModelError, RequestError
+from plait.core.errors import RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.core.plan import Keep
-from plait.engines.moved import Moved, MovedSample, same_model
+from plait.engines.moved import Moved, MovedSample, check
 from plait.engines.protocol import ForwardStep, ModelShape
 from plait.engines.scripted import checks, draw, files, policy, sequences
 from plait.engines.scripted.policy import Adapter
@@ -95,11 +95,8 @@ class ScriptedRollout:
 
     def import_sample(self, moved: Moved) -> None:
         """Go on with another engine's request; its keys and values count as computed again."""
-        if not same_model(moved.shape, self.shape):
-            raise ModelError(f"sample {moved.op.op_id} was begun on another base model")
+        check(moved, self.shape)
         group = self._group(moved.op)
-        if len(moved.samples) != moved.op.n:
-            raise RequestError(f"sample {moved.op.op_id}: move a request as it was exported")
         group.prompt_logprobs, group.prompt_topk = moved.prompt_logprobs, moved.prompt_topk
         for sequence, m in zip(group.sequences, moved.samples, strict=True):
             sequence.tokens, sequence.logprobs = list(m.tokens), list(m.logprobs)

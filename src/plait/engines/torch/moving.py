@@ -5,8 +5,7 @@ its prefill leaves them behind, and so do all where the other cache is cut other
 then they are computed again from the tokens. Either way the next token is the same.
 """
 
-from plait.core.errors import ModelError, RequestError
-from plait.engines.moved import Moved, MovedKv, MovedSample, same_model
+from plait.engines.moved import Moved, MovedKv, MovedSample
 from plait.engines.protocol import ModelShape
 from plait.engines.torch.kv import KV
 from plait.engines.torch.schedule import Scheduler
@@ -36,20 +35,6 @@ def pack(request: Request, shape: ModelShape, kv: KV | None) -> Moved:
         prompt_topk=tuple(request.prompt_topk),
         kv=_pack_kv(kv, list(places)) if kv and places else None,
     )
-
-
-def check(moved: Moved, shape: ModelShape) -> None:
-    """ModelError or RequestError if ``moved`` cannot go on here."""
-    if not same_model(moved.shape, shape):
-        raise ModelError(
-            f"sample {moved.op.op_id} was begun on {moved.shape.name}, which has another shape "
-            f"than {shape.name}: move it to a worker of the same base model"
-        )
-    if len(moved.samples) != moved.op.n:
-        raise RequestError(
-            f"sample {moved.op.op_id} asks for {moved.op.n} and {len(moved.samples)} were moved: "
-            f"move a request as it was exported"
-        )
 
 
 def unpack(moved: Moved, request: Request, scheduler: Scheduler, kv: KV) -> None:

@@ -47,7 +47,7 @@ def pack_matrix(w_OI: torch.Tensor) -> torch.Tensor:
 def packed_product(
     x_NI: torch.Tensor, packed_OI: torch.Tensor, bias_O: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``x W^T + bias``."""
+    """``x W^T + bias`` by oneDNN, which takes a matrix that is not packed as well."""
     y_NO: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, packed_OI, bias_O, "none", [], "")
     return y_NO
 

@@ -19,7 +19,7 @@ from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.core.plan import Keep
 from plait.engines.factory import BLOCK_SIZE
-from plait.engines.moved import Moved
+from plait.engines.moved import Moved, check
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import moving
 from plait.engines.torch.batch import Batch, Batcher, attend
@@ -140,7 +140,7 @@ class TorchRollout:
     def import_sample(self, moved: Moved) -> None:
         """Go on with another engine's request; refused as in ``add``, and with ModelError if it was
         begun on another base model."""
-        moving.check(moved, self.shape)
+        check(moved, self.shape)
         moving.unpack(moved, self._accept(moved.op), self._scheduler, self._kv)
 
     def _accept(self, op: Sample) -> Request:

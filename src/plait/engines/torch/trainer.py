@@ -27,7 +27,8 @@ from plait.engines.torch.exact import check_exact
 from plait.engines.torch.model import Rope
 from plait.engines.torch.packed import make_linear
 from plait.engines.torch.train.adamw import adamw_step
-from plait.engines.torch.train.batch import Packed, check
+from plait.engines.torch.train.batch import Packed
+from plait.engines.torch.train.checked import check
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.learning import Lesson, learn
 from plait.engines.torch.train.losses import choose
@@ -142,15 +143,7 @@ class TorchTrain:
             except PlaitError as error:
                 begun.append(error)
         lessons = [lesson for lesson in begun if isinstance(lesson, Lesson)]
-        before, done = [lesson.params.grad.clone() for lesson in lessons], False
-        try:
-            for together in [[lesson] for lesson in lessons] if self._exact else [lessons]:
-                yield from self._learn(together)
-            done = True
-        finally:
-            if not done:  # all or nothing: whoever asks again would add some twice
-                for lesson, grad in zip(lessons, before, strict=True):
-                    lesson.params.grad.copy_(grad)
+        yield from self._learn(lessons)
         return tuple(x.outcome() if isinstance(x, Lesson) else x for x in begun)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:

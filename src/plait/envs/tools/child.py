@@ -17,6 +17,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from plait.core.text import told
+
 POLL_S = 1.0
 """How often to look whether the parent still lives; the end of stdin is noticed at once, but some
 other child of the parent may have inherited the pipe and keep it open."""
@@ -47,7 +49,7 @@ def main() -> None:
     except (
         Exception
     ) as error:  # the recorder: whatever the tool raises becomes the parent's message
-        send({"failed": _why(error)})
+        send({"failed": told(error)})
         return
     send({"ready": True})
     while True:
@@ -68,12 +70,8 @@ def _answer(tool: Tool, batch: list[Any]) -> list[dict[str, Any]]:
         return [{"ok": reply} for reply in replies]
     except Exception as error:  # the recorder, as above
         if len(batch) == 1:
-            return [{"error": _why(error)}]
+            return [{"error": told(error)}]
         return [one for request in batch for one in _answer(tool, [request])]
-
-
-def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _read(lines: "queue.SimpleQueue[bytes]", parent: int) -> None:

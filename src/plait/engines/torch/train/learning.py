@@ -45,7 +45,10 @@ def learn(
     *,
     exact: bool = False,
 ) -> Generator[TrainStep, None, None]:
-    """Add every lesson's gradient; one that fails, or all if this fails or is closed, add none."""
+    """Add every lesson's gradient; one that fails, or all if this fails or is closed, add none.
+
+    ``exact``: each run by itself, for sums over shared rows would depend on the company.
+    """
     before = [lesson.params.grad.clone() for lesson in lessons]
     done = False
 
@@ -53,7 +56,8 @@ def learn(
         return _backward(batch, here, forward)
 
     try:
-        yield from passes(lessons, carry_out, plan, device, forward_only=False, exact=exact)
+        for together in [[lesson] for lesson in lessons] if exact else [lessons]:
+            yield from passes(together, carry_out, plan, device, forward_only=False, exact=exact)
         for lesson in lessons:
             if lesson.error is None and not bool(torch.isfinite(lesson.params.grad).all()):
                 lesson.error = EngineError("the gradient is not finite: check advantages and clips")

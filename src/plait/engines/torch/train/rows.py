@@ -19,9 +19,9 @@ class Row:
     end: int
 
 
-def whole_rows(lengths: Sequence[int]) -> tuple[list[Row], int]:
-    """Every sequence a row, and the width of the longest: where nothing is shared."""
-    return [Row(i, 0, n) for i, n in enumerate(lengths)], max(lengths)
+def whole_rows(lengths: Sequence[int]) -> list[Row]:
+    """Every sequence a row: where nothing is shared."""
+    return [Row(i, 0, n) for i, n in enumerate(lengths)]
 
 
 def query_rows(own: Sequence[tuple[int, int]]) -> tuple[list[Row], int]:
