@@ -318,3 +318,10 @@ def test_the_check_notices_kernels_that_are_not_exact(monkeypatch) -> None:
         torch, "bmm", lambda a, b: real(a, b) + 1e-7 * (torch.get_num_threads() > 1)
     )
     assert not exact._product_holds(1)
+
+
+def test_the_check_notices_packed_products_that_differ(monkeypatch) -> None:
+    assert exact._linear_holds(1)
+    pack = exact.pack_matrix
+    monkeypatch.setattr(exact, "pack_matrix", lambda w: pack(w * (1 + 1e-6)))
+    assert not exact._linear_holds(1)

@@ -30,6 +30,13 @@ async def later(completions, **columns):
 def raises(completions, **columns):
     raise KeyError("no such thing")
 
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("not even that")
+
+def mute(completions, **columns):
+    raise Mute
+
 def exits(completions, **columns):
     sys.exit(3)
 
@@ -142,6 +149,7 @@ async def test_users_functions_of_every_shape(pool: RewardPool, where: tuple[str
     ("name", "says"),
     [
         ("raises", "KeyError: 'no such thing'"),
+        ("mute", "Mute"),
         ("exits", "SystemExit: 3"),
         ("crashes", "exit status 7"),
         ("short", "1 values for 2 completions"),
