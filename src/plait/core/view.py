@@ -31,6 +31,10 @@ class RunView:
     kv_blocks_worst: int
     """The same if every sample ran to its limit."""
     evaluating: bool = False
+    tpts_s: float = 0.0
+    """Time per training step, of late; 0 before the first."""
+    alone_s: float = 0.0
+    """The same as expected without neighbours; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class WorkItem:
     """What it adds to a pass that several runs share; 0 where it is to run by itself."""
     finishes: bool = False
     """It ends an update whose larger part, the gradient, has been done already."""
+    switch_s: float = 0.0
+    """Offloading who is on the worker and loading this run, where its state is elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

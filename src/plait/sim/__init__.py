@@ -1,0 +1,1 @@
+"""Simulator: the same policies on a virtual clock, over cost models instead of devices."""

@@ -1,0 +1,1 @@
+"""Costs: how long work takes and what it occupies, by device and model."""
