@@ -4,17 +4,22 @@ import torch
 
 from plait.core.operations import SamplingParams
 from plait.engines.torch import sampling
-from plait.engines.torch.sampling import draw, stream, uniforms
+from plait.engines.torch.noise import draw_keys
+from plait.engines.torch.sampling import draw
 
 
 def params(**options) -> SamplingParams:
     return SamplingParams(max_tokens=1, **options)
 
 
-def many(logits_V: torch.Tensor, n: int = 20_000, **options) -> np.ndarray:
-    """Shares of the tokens in ``n`` draws with evenly spread uniforms."""
-    u = (np.arange(n) + 0.5) / n
-    drawn = draw(logits_V.repeat(n, 1), [params(**options)] * n, u)
+def keys(n: int, seed: int = 0) -> np.ndarray:
+    """Names of ``n`` draws."""
+    return draw_keys([seed] * n, range(n))
+
+
+def many(logits_V: torch.Tensor, n: int = 8_000, **options) -> np.ndarray:
+    """Shares of the tokens in ``n`` draws."""
+    drawn = draw(logits_V.repeat(n, 1), [params(**options)] * n, keys(n))
     return np.bincount(drawn.tokens_R, minlength=len(logits_V)) / n
 
 
@@ -24,7 +29,10 @@ def test_shares_are_the_softmax(n_vocab: int, temperature: float) -> None:
     logits = torch.randn(n_vocab, generator=torch.Generator().manual_seed(n_vocab)) * 2
     want = (logits.double() / temperature).softmax(-1).numpy()
     got = many(logits, temperature=temperature)
-    assert np.abs(got - want).max() <= 2 / 20_000
+    assert (np.abs(got - want) <= 5 * np.sqrt(want / 8_000) + 5 / 8_000).all()
+    often = want > 5 / 8_000
+    squares = ((got - want) ** 2 / want)[often].sum() * 8_000  # chi square, one for each on average
+    assert squares < often.sum() + 5 * np.sqrt(2 * often.sum())
 
 
 def test_logprob_is_of_the_full_distribution_at_temperature_one() -> None:
@@ -37,7 +45,7 @@ def test_logprob_is_of_the_full_distribution_at_temperature_one() -> None:
         params(top_p=0.5),
         params(top_k=20, top_p=0.9, temperature=1.7),
     ]
-    drawn = draw(logits, mixed, np.full(6, 0.37))
+    drawn = draw(logits, mixed, keys(6))
     want = logits.double().log_softmax(-1)[torch.arange(6), torch.tensor(drawn.tokens_R)]
     assert drawn.logprobs_R == pytest.approx(want.tolist(), abs=1e-6)
     assert drawn.tokens_R[2] == int(logits[2].argmax())
@@ -46,9 +54,9 @@ def test_logprob_is_of_the_full_distribution_at_temperature_one() -> None:
 def test_a_row_is_drawn_alike_alone_and_among_others() -> None:
     logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(1))
     mixed = [params(), params(top_p=0.8), params(temperature=0.0), params(top_k=7), params()]
-    u = np.linspace(0.05, 0.95, 5)
-    together = draw(logits, mixed, u).tokens_R
-    alone = [draw(logits[i : i + 1], [mixed[i]], u[i : i + 1]).tokens_R[0] for i in range(5)]
+    names = keys(5)
+    together = draw(logits, mixed, names).tokens_R
+    alone = [draw(logits[i : i + 1], [mixed[i]], names[i : i + 1]).tokens_R[0] for i in range(5)]
     assert together == alone
 
 
@@ -74,34 +82,34 @@ def test_a_nucleus_wider_than_the_candidates_is_still_whole(monkeypatch) -> None
 def test_a_token_without_weight_is_never_drawn() -> None:
     logits = torch.full((600,), -1e9)
     logits[[3, 599]] = 0.0
-    for u in (0.0, 0.25, 0.4999999, 0.5, 1 - 2.0**-53):
-        drawn = draw(logits[None], [params()], np.array([u]))
-        assert drawn.tokens_R[0] == (3 if u < 0.5 else 599)
+    assert set(np.flatnonzero(many(logits, 1000))) == {3, 599}
+
+
+def test_what_the_weights_are_computed_from_may_be_off_a_little(monkeypatch) -> None:
+    """A cache that is computed again moves the logits by about 1e-5. Who wins the race changes at
+    most with that probability; the sum of all weights up to a token would be far more easily upset.
+    The perturbation is that of a hidden state, so that it is alike in tokens that are alike."""
+    n, noise, generator = 600, 1e-3, torch.Generator().manual_seed(3)
+    head = torch.randn(5000, 64, generator=generator) / 8
+    h = torch.randn(n, 64, generator=generator) * 2
+    off = h + noise * torch.randn(n, 64, generator=generator)
+    before, after = h @ head.T, off @ head.T
+    shift = float((before - after).abs().mean())
+    for options in ({}, {"top_p": 0.9}, {"top_k": 50}):
+        drawn = [
+            draw(logits.clone(), [params(**options)] * n, keys(n)).tokens_R
+            for logits in (before, after)
+        ]
+        flips = sum(a != b for a, b in zip(*drawn, strict=True))
+        assert flips <= 2 * n * shift + 5 * np.sqrt(2 * n * shift), (options, flips, n * shift)
 
 
 def test_a_poisoned_row_is_told_and_harms_no_other() -> None:
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(2))
-    want = draw(logits, [params()] * 3, np.full(3, 0.6))
+    want = draw(logits, [params()] * 3, keys(3))
     for poison in (float("nan"), float("inf")):
         bad = logits.clone()
         bad[1, 17] = poison
-        got = draw(bad, [params()] * 3, np.full(3, 0.6))
+        got = draw(bad, [params()] * 3, keys(3))
         assert got.ok_R == [True, False, True]
         assert [got.tokens_R[0], got.tokens_R[2]] == [want.tokens_R[0], want.tokens_R[2]]
-
-
-def test_uniforms_are_uniform_and_a_function_of_seed_index_and_place() -> None:
-    streams = [stream(seed, index) for seed in range(30) for index in range(30)]
-    assert len(set(streams)) == 900
-    u = uniforms(np.repeat(np.array(streams, dtype=np.uint64), 10), np.tile(np.arange(10), 900))
-    assert len(np.unique(u)) == len(u)
-    assert 0 <= u.min() < u.max() < 1
-    counts = np.histogram(u, 20, (0, 1))[0]
-    assert np.abs(counts - 450).max() < 110  # five standard deviations
-    assert abs(np.corrcoef(u[:-1], u[1:])[0, 1]) < 0.05
-    again = uniforms([streams[31]], [4])
-    assert again[0] == u[314]
-
-
-def test_negative_and_huge_seeds_are_seeds() -> None:
-    assert len({stream(seed, 0) for seed in (-1, 0, 1, 2**63, 2**70 + 5)}) == 5

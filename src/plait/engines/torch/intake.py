@@ -9,7 +9,7 @@ from plait.core.errors import CapacityError, RequestError
 from plait.core.operations import MAX_TOPK, Sample
 from plait.engines.protocol import ModelShape
 from plait.engines.torch.blocks import Policy
-from plait.engines.torch.sampling import stream
+from plait.engines.torch.noise import stream
 from plait.engines.torch.sequence import Request, Sequence
 from plait.engines.torch.stops import StopScan
 from plait.models.tokenizer import Tokenizer

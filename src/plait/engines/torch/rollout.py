@@ -29,8 +29,9 @@ from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.model import Rope, forward
+from plait.engines.torch.noise import draw_keys
 from plait.engines.torch.packed import make_linear, plain_rows
-from plait.engines.torch.sampling import draw, uniforms
+from plait.engines.torch.sampling import draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
@@ -238,7 +239,7 @@ class TorchRollout:
         found = draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
-            uniforms([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
+            draw_keys([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
             [s.request.op.topk_logprobs for s in batch.draws],
             apart=self._exact,
         )

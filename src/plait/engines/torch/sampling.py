@@ -2,7 +2,10 @@
 
 A draw is a pure function of the row's logits and of (seed, sample index, place in the sample): it
 depends neither on who shares the batch nor on what was drawn elsewhere, and a sample can go on
-anywhere. The uniform number is hashed (SplitMix64's mixer), the token found by inverse CDF.
+anywhere. It is a race (the Gumbel-max trick in another dress): every token has an exponential
+variate of its own, and the largest weight over variate wins. So a perturbation of the logits changes
+the token only if it changes who wins. (An inverse CDF adds all the perturbed weights below a token
+up and is several times as easily upset: computing a cache again changes logits by 1e-5.)
 
 Log-probs are those of the full distribution at temperature 1, whatever the token was drawn by.
 
@@ -16,24 +19,22 @@ import numpy as np
 import torch
 
 from plait.core.operations import Ranked, SamplingParams
+from plait.engines.torch.noise import exponentials
 
-GOLDEN = 0x9E3779B97F4A7C15
-"""SplitMix64's increment: 2⁶⁴ over the golden ratio, odd."""
+BLOCK = 256
+"""Blocks of tokens race first, then the tokens of the block that won: one variate for each token
+would cost a tenth of a decode step, and the square root of a large vocabulary costs nothing."""
 
-CDF_BLOCK = 256
-"""The CDF is summed in two levels of about the square root of a large vocabulary: one cheap sum
-over each row instead of a slow running one."""
+INSIDE = 1 << 32
+TOKENS = 1 << 33
+"""Where the numbers of a draw's variates begin for places in a block, and for tokens by id; blocks
+begin at 0."""
 
 NUCLEUS_CANDIDATES = 1024
 """Top-p is looked for among this many best tokens first; a full sort is the exception."""
 
 CACHED_NUMBERS = 1 << 19
 """Logits worked on at a time: 2 MB of them and as much scratch stay in a core's caches."""
-
-BELOW_ONE = 1.0 - 2.0**-32
-"""Rounding must not carry a draw past the last token that has weight."""
-
-MASK_64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +48,10 @@ class Draws:
     ok_R: list[bool]
 
 
-def stream(seed: int, index: int) -> int:
-    """Start of the random sequence of sample ``index`` under ``seed``."""
-    return _mix_int(_mix_int(seed & MASK_64) ^ (((index + 1) * GOLDEN) & MASK_64))
-
-
-def uniforms(streams_R: Sequence[int], places_R: Sequence[int]) -> np.ndarray:
-    """Numbers in [0, 1) with 53 bits for place ``places_R`` of each stream."""
-    with np.errstate(over="ignore"):
-        z = np.array(streams_R, dtype=np.uint64)
-        z += (np.array(places_R, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)) * 2.0**-53
-
-
 def draw(
     logits_RV: torch.Tensor,
     params_R: Sequence[SamplingParams],
-    u_R: np.ndarray,
+    keys_R: np.ndarray,
     k_R: Sequence[int] = (),
     *,
     apart: bool = False,
@@ -77,24 +62,23 @@ def draw(
     rows, and so does rounding.
     """
     logits = logits_RV.float()
-    u = torch.from_numpy(u_R).to(logits.device)
     inverse = [1.0 / p.temperature if p.temperature > 0 else 1.0 for p in params_R]
     sums_RK, warm_RK = shift_and_sum(logits, inverse)
     plain = [i for i, p in enumerate(params_R) if p.temperature > 0 and not _filters(p)]
     filtered = [i for i, p in enumerate(params_R) if p.temperature > 0 and _filters(p)]
     if len(plain) == len(params_R):
-        tokens_R = _inverse_cdf(logits, warm_RK, inverse, u)
+        tokens_R = _race(logits, warm_RK, inverse, keys_R)
     else:
         tokens_R = logits.argmax(-1)
         if plain:
             rows = torch.tensor(plain, device=logits.device)
-            found = _inverse_cdf(logits[rows], warm_RK[rows], [inverse[i] for i in plain], u[rows])
+            found = _race(logits[rows], warm_RK[rows], [inverse[i] for i in plain], keys_R[plain])
             tokens_R.index_copy_(0, rows, found)
         if filtered:
             # Twice: the sum of a long row by itself would be divided among threads.
             for few in [[i, i] for i in filtered] if apart else [filtered]:
                 rows = torch.tensor(few, device=logits.device)
-                found = _filtered(logits[rows], [params_R[i] for i in few], u[rows])
+                found = _filtered(logits[rows], [params_R[i] for i in few], keys_R[few])
                 tokens_R.index_copy_(0, rows, found)
     return _draws(logits, sums_RK, tokens_R, k_R)
 
@@ -167,34 +151,30 @@ def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
 
 def _block_sums(p_RV: torch.Tensor) -> torch.Tensor:
     r, v = p_RV.shape
-    whole = v // CDF_BLOCK * CDF_BLOCK
-    sums = p_RV[:, :whole].unflatten(-1, (-1, CDF_BLOCK)).sum(-1) if whole else p_RV.new_zeros(r, 0)
+    whole = v // BLOCK * BLOCK
+    sums = p_RV[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1) if whole else p_RV.new_zeros(r, 0)
     return sums if whole == v else torch.cat([sums, p_RV[:, whole:].sum(-1, keepdim=True)], -1)
 
 
-def _inverse_cdf(
-    z_RV: torch.Tensor, sums_RK: torch.Tensor, inverse_R: Sequence[float], u_R: torch.Tensor
+def _race(
+    z_RV: torch.Tensor, sums_RK: torch.Tensor, inverse_R: Sequence[float], keys_R: np.ndarray
 ) -> torch.Tensor:
-    """Token whose interval of the CDF of ``exp(z · inverse)`` holds ``u``; it has some weight."""
-    block_R, rest_R = _search(sums_RK, u_R)
-    v = z_RV.shape[-1]
-    column = block_R[:, None] * CDF_BLOCK + torch.arange(CDF_BLOCK, device=z_RV.device)
+    """Token drawn by its weight ``exp(z · inverse)``; it has some."""
+    v, k = z_RV.shape[-1], sums_RK.shape[-1]
+    block_R = _winner(sums_RK, exponentials(keys_R, np.arange(k)))
+    column = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=z_RV.device)
     inside = z_RV.gather(-1, column.clamp(max=v - 1)).mul_(_column(inverse_R, z_RV)).exp_()
-    return block_R * CDF_BLOCK + _search(inside.masked_fill_(column >= v, 0.0), rest_R)[0]
+    inside.masked_fill_(column >= v, 0.0)
+    return block_R * BLOCK + _winner(inside, exponentials(keys_R, INSIDE + np.arange(BLOCK)))
 
 
-def _search(weights_RK: torch.Tensor, u_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Index drawn by weight, and where inside its weight ``u`` fell, again in [0, 1)."""
-    cdf = weights_RK.double().cumsum(-1)
-    target = u_R * cdf[:, -1]
-    index = (cdf <= target[:, None]).sum(-1).clamp(max=weights_RK.shape[-1] - 1)
-    weight = weights_RK.gather(-1, index[:, None])[:, 0].double()
-    below = cdf.gather(-1, index[:, None])[:, 0] - weight
-    return index, ((target - below) / weight).nan_to_num(0.0).clamp(0.0, BELOW_ONE)
+def _winner(weights_RN: torch.Tensor, variates_RN: np.ndarray) -> torch.Tensor:
+    """Who wins each race: index drawn by weight."""
+    return (weights_RN / torch.from_numpy(variates_RN).to(weights_RN.device)).argmax(-1)
 
 
 def _filtered(
-    logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], u_R: torch.Tensor
+    logits_RV: torch.Tensor, params_R: Sequence[SamplingParams], keys_R: np.ndarray
 ) -> torch.Tensor:
     """Draw among the ``top_k`` best, then among the fewest of these that reach ``top_p``."""
     v = logits_RV.shape[-1]
@@ -213,12 +193,5 @@ def _filtered(
     total = torch.where(k_R1 >= v, (log_total - best[:, :1]).exp(), weights.sum(-1, keepdim=True))
     before = weights.cumsum(-1) - weights
     weights = weights.masked_fill((before >= p_R1 * total) & (before > 0), 0)
-    index, _ = _search(weights, u_R)
+    index = _winner(weights, exponentials(keys_R, TOKENS + ids.cpu().numpy()))
     return ids.gather(-1, index[:, None])[:, 0]
-
-
-def _mix_int(z: int) -> int:
-    z = (z + GOLDEN) & MASK_64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK_64
-    return z ^ (z >> 31)
