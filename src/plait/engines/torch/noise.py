@@ -1,7 +1,7 @@
 """Noise: the random numbers of a draw, hashed (SplitMix64) from what names the draw.
 
-A draw is named by (seed, sample index, place in the sample); whatever else takes part in it (tokens,
-blocks of tokens) has a number of its own in it. So the noise depends neither on who shares the batch
+A draw is named by (seed, sample index, place in the sample); whatever takes part in it (a token, a
+block of tokens) has a number of its own in it. So the noise depends neither on who shares the batch
 nor on what was drawn elsewhere.
 
 Shapes: R rows that draw; N numbers of each.
