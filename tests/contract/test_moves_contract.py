@@ -60,7 +60,7 @@ def test_a_sample_that_cannot_be_moved_is_refused_and_nothing_is_lost(kit, adapt
     moved = source.export_sample(OpId("x"), kv=True)
     with pytest.raises(RequestError):
         source.export_sample(OpId("x"), kv=True)
-    with pytest.raises((RequestError, ModelError)):
+    with pytest.raises(RequestError, match="version 1 of a is not loaded"):
         kit.rollout().import_sample(moved)
     elsewhere = replace(moved.shape, hidden_size=moved.shape.hidden_size + 1)
     with pytest.raises(ModelError):

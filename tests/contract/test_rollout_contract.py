@@ -298,7 +298,7 @@ def test_wrong_arguments_are_refused_and_the_engine_lives_on(kit, wrong: dict) -
 
 def test_a_version_that_is_not_loaded_is_refused(kit, adapters) -> None:
     engine = loaded(kit, adapters)
-    with pytest.raises((RequestError, ModelError)):
+    with pytest.raises(RequestError, match="version 2 of a is not loaded"):
         engine.add(sample("x", "a", 2))
 
 

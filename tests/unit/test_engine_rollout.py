@@ -235,7 +235,7 @@ def test_stop_strings_span_tokens(model) -> None:
     (ended,) = finish(engine(model), op("x", max_tokens=40, seed=3, stop=("zzzz", stop)))[0][
         "x"
     ].samples
-    text = bytes(free.tokens)
+    text = bytes(min(t, 255) for t in free.tokens)
     assert ended.tokens == free.tokens[: text.find(stop.encode()) + 2]
     assert ended.stop_reason is StopReason.STOP
 
@@ -273,7 +273,7 @@ def test_an_adapter_is_dropped_with_its_last_sample(model, adapters) -> None:
     e.add(op("x", A, 1))
     e.step()
     e.drop_adapter(A, 1)
-    with pytest.raises(ModelError, match="load_adapter"):
+    with pytest.raises(RequestError, match="not loaded"):
         e.add(op("y", A, 1))
     assert set(finish(e)[0]) == {"x"}
     assert (A, 1) not in e._adapters

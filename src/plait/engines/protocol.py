@@ -86,7 +86,8 @@ class RolloutEngine(Protocol):
         """Forget an adapter once its last sample has ended; unknown ones are ignored."""
 
     def add(self, op: Sample) -> None:
-        """Queue a sample; RequestError on bad ids, CapacityError if it can never fit."""
+        """Queue a sample; RequestError on bad ids or a version that is not loaded, CapacityError if
+        it can never fit."""
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
@@ -97,7 +98,7 @@ class RolloutEngine(Protocol):
 
     def import_sample(self, moved: "Moved") -> None:
         """Go on with another engine's request; refused as in ``add``, and with ModelError if the
-        base model or the adapter's version is not the one that it was begun with."""
+        base model is not the one that it was begun with."""
 
     def mark_prefix(
         self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep

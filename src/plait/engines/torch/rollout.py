@@ -149,8 +149,8 @@ class TorchRollout:
             raise RequestError(f"sample {op.op_id} is queued already: give each its own op_id")
         loaded = self._adapters.get((op.run_id, op.version))
         if op.version is not None and (loaded is None or loaded.doomed):
-            raise ModelError(
-                f"version {op.version} of {op.run_id} is not loaded: load_adapter comes first"
+            raise RequestError(
+                f"version {op.version} of {op.run_id} is not loaded: publish it before sampling"
             )
         capacity = self._kv.n_blocks * self._kv.block_size
         request = self._intake.request(op, max_tokens_cached=capacity)
