@@ -40,6 +40,10 @@ class Program:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def started(self) -> list[psutil.Process]:
+        """What it has started and what that has."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
     def until(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready``; fails if the program ends before."""
         deadline = time.monotonic() + START_S

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 from plait.cli.console import show_json
@@ -117,7 +117,9 @@ async def drive(
             print(f"launch directory: {directory}\nstarting workers", flush=True)
         launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)
         with _stopping() as stop:
-            async with launch:
+            async with AsyncExitStack() as stack:
+                if not await _up(launch, stack, stop):
+                    return {}
                 for spec, source in zip(specs, sources, strict=True):
                     launch.add_job(spec, source)
                 outcomes = await _until_done(launch, stop, quiet=quiet)
@@ -126,6 +128,24 @@ async def drive(
     except PlaitError as error:
         print(f"no trace.json: {error}", file=sys.stderr)
     return outcomes
+
+
+async def _up(launch: Launch, stack: AsyncExitStack, stop: asyncio.Event) -> bool:
+    """Enter the launch; False if it was stopped before it was up, which undoes what it had begun:
+    workers that read a model's weights are not waited for."""
+    starting = asyncio.create_task(stack.enter_async_context(launch))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        if not starting.done():
+            starting.cancel()
+        await asyncio.gather(stopped, starting, return_exceptions=True)
+    if starting.cancelled():
+        return False
+    starting.result()
+    return True
 
 
 async def _until_done(launch: Launch, stop: asyncio.Event, *, quiet: bool) -> dict[str, Outcome]:

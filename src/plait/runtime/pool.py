@@ -89,6 +89,8 @@ class Pool:
                 self.workers[config.worker_id] = self._spawn(config)
             ready = [await handle.wait_ready() for handle in self.workers.values()]
         except BaseException:
+            for handle in self.workers.values():
+                handle.kill()  # it would read the rest of its model first, and has nothing to lose
             await self.stop()
             raise
         for handle in self.workers.values():
