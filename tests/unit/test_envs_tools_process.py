@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -197,28 +196,66 @@ async def test_equal_configs_share_a_process_until_the_last_lets_go(make: Make) 
     assert not psutil.pid_exists(pid)
 
 
-def test_the_tool_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    (tmp_path / "echo_tool.py").write_text(TOOL)
-    script = textwrap.dedent("""
-        import asyncio
-        from plait.envs.tools.process import ToolProcess
-        async def main():
-            tool = ToolProcess(target="echo_tool:Echo", config={}, name="echo")
-            await tool.ready()
-            print(tool.pid, flush=True)
-            await tool.call({"sleep": 60}, deadline_s=60)
-        asyncio.run(main())
-    """)
+DAEMON = """
+import os, time
+class Daemon:
+    # It leaves a daemon behind, in a session of its own and with nothing open.
+    def __init__(self, config):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.write(writer, str(os.getpid()).encode())
+                os.closerange(0, 256)
+                time.sleep(600)
+            os._exit(0)
+        os.wait()
+        self.daemon = int(os.read(reader, 32))
+    def answer(self, batch):
+        while batch[0].get("busy"):
+            pass
+        return [self.daemon for r in batch]
+"""
+WITH_DAEMON = """
+import asyncio
+from plait.envs.tools.process import ToolProcess
+async def main():
+    tool = ToolProcess(target="daemon_tool:Daemon", config={}, name="daemon")
+    print(await tool.call({}, deadline_s=60), tool.pid, flush=True)
+    await tool.call({"busy": True}, deadline_s=60)
+asyncio.run(main())
+"""
+
+
+def lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_close_ends_what_the_tool_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "daemon_tool.py").write_text(DAEMON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tool = ToolProcess(target="daemon_tool:Daemon", config={}, name="daemon")
+    daemon = await tool.call({}, deadline_s=60)
+    assert lives(daemon)
+    await tool.aclose()
+    assert not lives(daemon)
+
+
+def test_the_tool_and_what_it_has_started_end_when_its_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "daemon_tool.py").write_text(DAEMON)
     path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
     with subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", WITH_DAEMON],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
     ) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert all(map(lives, pids))
         parent.kill()
     until = time.monotonic() + 5
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while any(map(lives, pids)):
         assert time.monotonic() < until, "the tool outlived its parent"
         time.sleep(0.05)

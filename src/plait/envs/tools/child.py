@@ -1,11 +1,12 @@
 """Child: the main program of a tool process (``python -m plait.envs.tools.child``).
 
 Lines of JSON over the standard pipes. The first line in names the tool, ``{"target":
-"module:Class", "config": {…}}``; the first out is ``{"ready": true}`` or ``{"failed": why}``.
+"module:Class", "config": {…}}``; the first out is ``{"pid": its own}`` or ``{"failed": why}``.
 Then a list of requests in gives a list of ``{"ok": reply}`` or ``{"error": why}`` out, in order.
 
 Invariants: what the tool prints goes to stderr, never between the replies; the process ends as soon
-as its parent does, even in the middle of a request; a request that raises fails alone.
+as its parent does, even in the middle of a request, and so does all that the tool has started
+(``keeper``; Linux); a request that raises fails alone.
 """
 
 import importlib
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from plait.cluster.keeper import kept
 from plait.core.text import told
 
 POLL_S = 1.0
@@ -51,7 +53,7 @@ def main() -> None:
     ) as error:  # the recorder: whatever the tool raises becomes the parent's message
         send({"failed": told(error)})
         return
-    send({"ready": True})
+    send({"pid": os.getpid()})
     while True:
         send(_answer(tool, json.loads(lines.get())))
 
@@ -89,4 +91,4 @@ def _read(lines: "queue.SimpleQueue[bytes]", parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    kept(main)

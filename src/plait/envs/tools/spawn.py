@@ -1,7 +1,7 @@
-"""Spawn: one operating-system process that runs ``child``, and the pipes to it.
+"""Spawn: one operating-system process that runs ``child``, its keeper, and the pipes to it.
 
 It has its own session (Ctrl-C at the terminal reaches the head, which ends it), one compute thread
-unless told otherwise, and the parent's import path.
+unless told otherwise, and the parent's import path. What it has started ends with it (``keeper``).
 """
 
 import asyncio
@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plait.cluster.keeper import SWEEP_S
+
 MAX_LINE_BYTES = 64 * 2**20
 """Longest line of replies; asyncio's own limit of 64 kB is less than one batch of documents."""
 END_S = 2.0
 """Time to end by itself after its stdin is closed."""
+KILL_S = SWEEP_S + 1.0
+"""Time for its keeper to end it and all that it has started, before the keeper is killed too."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 TAIL_LINES = 20
 """Last lines of the tool's stderr, kept for the message when it dies."""
@@ -33,12 +37,11 @@ class Spawned:
     """A live tool process."""
 
     process: asyncio.subprocess.Process
+    """Its keeper: it ends as the tool does."""
     errors: deque[str]
     drain: "asyncio.Task[None]"
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    pid: int = 0
+    """The tool's own process, once it is ready."""
 
     @property
     def alive(self) -> bool:
@@ -73,14 +76,19 @@ class Spawned:
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill it if it lives, and collect what is left of it."""
-        if self.alive:
-            # Not process.kill(): it polls first, and so takes the exit status from asyncio.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        """Kill it and all that it has started, and collect what is left of it."""
+        self._signal(signal.SIGTERM)
+        await self._wait(KILL_S)
+        self._signal(signal.SIGKILL)
         await self.process.wait()
         await asyncio.wait([self.drain], timeout=END_S)
         self.drain.cancel()
+
+    def _signal(self, number: int) -> None:
+        if self.alive:
+            # Not process.send_signal(): it polls first, and takes the exit status from asyncio.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     async def _wait(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -124,6 +132,7 @@ async def spawn(
     if "failed" in hello:
         await child.kill()
         raise ChildDied(str(hello["failed"]))
+    child.pid = hello["pid"]
     return child
 
 
