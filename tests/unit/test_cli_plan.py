@@ -10,7 +10,11 @@ import yaml
 
 from plait.cli import main
 from plait.cli.plan import conclusions
+from plait.jobs.memory import Memory, estimate
 from plait.jobs.plan import JobPlan, Plan
+from plait.models.registry import resolve
+from plait.models.shape import read_shape
+from plait.runtime.settings import LEAN_KV_MAX_BYTES, LEAN_TRAIN_BYTES, Settings
 
 ENVIRONMENT = """
 log = []
@@ -35,13 +39,15 @@ def factory(config, tokenizer, seed):
 """
 
 
-def plan(capsys: pytest.CaptureFixture[str], folder: Path, *jobs: dict[str, Any]) -> Any:
+def plan(
+    capsys: pytest.CaptureFixture[str], folder: Path, *jobs: dict[str, Any], **flags: Any
+) -> Any:
     (folder / "counted_env.py").write_text(ENVIRONMENT)
     base = {"steps": 2, "groups": 1, "samples": 2, "limits": {"max_tokens": 16}}
     file = folder / "jobs.yaml"
     file.write_text(yaml.safe_dump({"defaults": base, "jobs": list(jobs)}))
     with pytest.raises(SystemExit) as end:
-        main.plan([file], cores=1, kv_blocks=256, format=main.Format.JSON)
+        main.plan([file], **{"cores": 1, "kv_blocks": 256, **flags}, format=main.Format.JSON)
     said = capsys.readouterr()
     return json.loads(said.out) if end.value.code == 0 else said.err
 
@@ -91,6 +97,32 @@ def test_turns_that_cannot_end_before_their_limit_are_that_long(
     assert runs_on["tokens"] == pytest.approx(may_end["tokens"] / 0.6)
 
 
+def test_flags_that_change_what_run_would_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = plan(capsys, tmp_path, counted("a"), kv_blocks=0)
+    lean = plan(capsys, tmp_path, counted("a"), kv_blocks=0, lean=True)
+    two = plan(capsys, tmp_path, counted("a"), kv_blocks=0, rollout_workers=2)
+    assert lean["memory"]["cache"] <= LEAN_KV_MAX_BYTES < usual["memory"]["cache"]
+    assert lean["memory"]["micro_batches"] <= LEAN_TRAIN_BYTES < usual["memory"]["micro_batches"]
+    assert lean["memory"]["packed"] < usual["memory"]["packed"]
+    assert two["memory"]["packed"] == 2 * usual["memory"]["packed"]
+    # Each worker has its part of the cache: a sample that needs more is refused, as by run.
+    said = plan(capsys, tmp_path, counted("a"), kv_blocks=12, rollout_workers=2)
+    assert "may need 36 tokens of cache and there are 24" in said
+
+
+def test_the_memory_of_what_run_would_use() -> None:
+    shape = read_shape(resolve("tiny"), name="tiny")
+    settings = Settings(lean=True, rollout_workers=3).resolve(shape)
+    memory = estimate(shape, settings, adapters=7)
+    assert memory.cache == settings.kv_blocks * settings.block_size * shape.kv_bytes_per_token
+    assert memory.packed == 3 * 4 * shape.vocab_size * shape.hidden_size
+    assert memory.total == sum(
+        (memory.weights, memory.packed, memory.cache, memory.micro_batches, 7)
+    )
+
+
 JOB = JobPlan(
     name="a",
     kv_blocks=60,
@@ -107,19 +139,21 @@ PLAN = Plan(
     jobs=(JOB, replace(JOB, name="b")),
     kv_budget_blocks=100,
     block_bytes=1,
+    memory=Memory(weights=10**9, packed=0, cache=10**8, micro_batches=10**8, adapters=0),
     sequential_s=360.0,
     shared_s=240.0,
 )
 
 
 def test_what_a_plan_comes_to() -> None:
-    cache, time, assumed = conclusions(PLAN)
+    cache, memory, time, assumed = conclusions(PLAN)
     assert cache == "cache: 120 of 100 blocks at worst: runs will take turns"
+    assert memory.startswith("memory: 1.20 GB at most and the libraries: weights 1.00, packed")
     assert time == "one after the other 6.0 min, shared about 4.0 min (1.5×): sharing pays"
     assert "60% of limits.max_tokens" in assumed
     assert "evaluations and the start of the workers are not included" in assumed
     assert conclusions(replace(PLAN, kv_budget_blocks=120))[0].endswith("all fit at once")
-    assert conclusions(replace(PLAN, shared_s=360.0))[1].endswith("run them one by one")
+    assert conclusions(replace(PLAN, shared_s=360.0))[2].endswith("run them one by one")
 
 
 def test_a_job_too_large_for_the_whole_cache_is_told_what_to_lower() -> None:
@@ -131,6 +165,6 @@ def test_a_job_too_large_for_the_whole_cache_is_told_what_to_lower() -> None:
 
 def test_one_job_is_not_advised_to_run_one_by_one() -> None:
     one = replace(PLAN, jobs=(JOB,), sequential_s=192.0, shared_s=192.0)
-    cache, time, _ = conclusions(one)
+    cache, _, time, _ = conclusions(one)
     assert cache.endswith(": it fits")
     assert time == "one job: 3.2 min"

@@ -40,6 +40,12 @@ Policy = Annotated[
 ]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
 KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
+RolloutWorkers = Annotated[
+    int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
+]
+Lean = Annotated[
+    bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
+]
 
 
 @app.command()
@@ -58,12 +64,8 @@ def run(
     elastic: Annotated[
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
-    rollout_workers: Annotated[
-        int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
-    ] = 0,
-    lean: Annotated[
-        bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
-    ] = False,
+    rollout_workers: RolloutWorkers = 0,
+    lean: Lean = False,
     recompute: Annotated[
         bool,
         typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
@@ -119,14 +121,19 @@ def plan(
     files: Annotated[list[Path], typer.Argument(help="Job files (YAML).")],
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    rollout_workers: RolloutWorkers = 0,
+    lean: Lean = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
     with _told():
         from plait.cli.plan import plan_command
+        from plait.runtime.settings import Settings
 
-        as_json = format is Format.JSON
-        raise SystemExit(plan_command(files, cores=cores, kv_blocks=kv_blocks, as_json=as_json))
+        asked = Settings(
+            cores=cores, kv_blocks=kv_blocks, rollout_workers=rollout_workers, lean=lean
+        )
+        raise SystemExit(plan_command(files, asked=asked, as_json=format is Format.JSON))
 
 
 @app.command()

@@ -21,13 +21,14 @@ from plait.models.tokenizer import Tokenizer
 from plait.runtime.settings import Settings
 
 
-def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: bool) -> int:
-    """Print what the jobs of ``files`` will need; what ``plait run`` refuses is refused here."""
+def plan_command(files: Sequence[Path], *, asked: Settings, as_json: bool) -> int:
+    """Print what the jobs of ``files`` will need if ``plait run`` is asked for the same settings;
+    what it refuses is refused here."""
     specs = load_jobs(files)
     model = one_model(specs)
     model_dir = resolve(model)
     shape = read_shape(model_dir, name=model)
-    settings = Settings(cores=cores, kv_blocks=kv_blocks).resolve(shape)
+    settings = asked.resolve(shape)
     tokenizer = Tokenizer(model_dir)
 
     async def estimate() -> Plan:
@@ -78,6 +79,12 @@ def conclusions(plan: Plan) -> list[str]:
         lines.append(
             "  lower limits.max_tokens, limits.max_turns, samples or groups, or raise --kv-blocks"
         )
+    m = plan.memory
+    lines.append(
+        f"memory: {m.total / 1e9:.2f} GB at most and the libraries: weights {m.weights / 1e9:.2f}, "
+        f"packed copies {m.packed / 1e9:.2f}, cache {m.cache / 1e9:.2f}, micro-batches "
+        f"{m.micro_batches / 1e9:.2f}, adapters {m.adapters / 1e9:.2f}"
+    )
     alone_min, shared_min = plan.sequential_s / 60, plan.shared_s / 60
     if len(plan.jobs) == 1:
         lines.append(f"one job: {alone_min:.1f} min")

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from plait.core.errors import PlaitError
 from plait.engines.protocol import ModelShape
+from plait.envs.declared import read_declared
 from plait.envs.protocol import TaskSource
+from plait.jobs.memory import Memory, estimate
 from plait.jobs.preflight import prompt_tokens
 from plait.jobs.room import Room
 from plait.jobs.spec import JobSpec
@@ -59,6 +61,7 @@ class Plan:
     jobs: tuple[JobPlan, ...]
     kv_budget_blocks: int
     block_bytes: int
+    memory: Memory
     sequential_s: float
     shared_s: float
 
@@ -103,6 +106,7 @@ async def make_plan(
         jobs=tuple(jobs),
         kv_budget_blocks=settings.kv_blocks,
         block_bytes=settings.block_size * shape.kv_bytes_per_token,
+        memory=estimate(shape, settings, adapters=sum(j.adapter_bytes for j in jobs)),
         sequential_s=sequential,
         shared_s=min(shared, sequential),
     )
@@ -117,11 +121,12 @@ async def _job(
     room: Room,
 ) -> JobPlan:
     try:
+        declared = read_declared(source)
         room.check_limits(spec.limits)
         prompts = [await prompt_tokens(spec, source, i, "train", room) for i in range(PROBED)]
     except PlaitError as error:
         raise type(error)(f"job {spec.name}: {error}") from error
-    turns = spec.turns(source.max_turns)
+    turns = spec.turns(declared.max_turns)
     samples = spec.groups * spec.samples
     mean_turns = 1 + TURN_SHARE * (turns - 1)
     share = 1.0 if spec.sampling.ignore_eos else LENGTH_SHARE
@@ -134,7 +139,7 @@ async def _job(
         name=spec.name,
         kv_blocks=room.worst_blocks(
             spec,
-            source,
+            declared,
             n_prompts=spec.groups,
             group_size=spec.samples,
             prompt_tokens=max(prompts),
