@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,79 @@ async def test_an_older_store_is_refused_and_no_version_is_removed(
         with pytest.raises(StoreError, match="000002 is there and store"):
             await s.create_run("one")
     assert sorted(p.name for p in versions.iterdir()) == before
+
+
+async def test_a_store_that_is_older_by_one_version_is_told_from_a_crash(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 1)
+    old = (tmp_path / "store.db").read_bytes()
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 2)
+    root = tmp_path / "jobs" / "one"
+    before = sorted(p.name for p in (root / "versions").iterdir())
+    (tmp_path / "store.db").write_bytes(old)
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(StoreError, match=r"committed and store\.db ends at 1: it is an older"):
+            await s.create_run("one")
+    assert sorted(p.name for p in (root / "versions").iterdir()) == before
+    (root / "committed").unlink()  # as the message says: to go on from the older one after all
+    async with session(tmp_path, byte_model) as s:
+        run = await s.create_run("one")
+        assert run.version == 1
+        assert "000002" not in [p.name for p in (root / "versions").iterdir()]
+        await one_step(run, 2)
+        assert (root / "committed").read_text() == "2\n"
+
+
+async def test_versions_that_are_older_than_the_store_are_refused(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 1)
+    root = tmp_path / "jobs" / "one"
+    shutil.copytree(root, tmp_path / "old")
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 2)
+    shutil.rmtree(root)
+    (tmp_path / "old").rename(root)
+    async with session(tmp_path, byte_model) as s:
+        with pytest.raises(StoreError, match="000002 is gone: put it back"):
+            await s.create_run("one")
+
+
+async def test_all_of_an_older_moment_goes_on_from_there(tmp_path: Path, byte_model: Path) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 1)
+    shutil.copytree(tmp_path, copy := tmp_path.with_name("older"))
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 2)
+    async with session(copy, byte_model) as s:
+        run = await s.create_run("one")
+        assert run.version == 1
+        await one_step(run, 2)
+
+
+async def test_a_store_whose_pages_do_not_belong_together_is_refused(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with session(tmp_path, byte_model) as s:
+        await one_step(await s.create_run("one"), 1)
+    store = tmp_path / "store.db"
+    pages = bytearray(store.read_bytes())
+    with sqlite3.connect(store) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'pk_mutations' OR name = "
+            "'sqlite_autoindex_mutations_1'"
+        ).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    pages[(page - 1) * size : page * size] = bytes((13,)) + bytes(size - 1)
+    store.write_bytes(pages)
+    with pytest.raises(StoreError, match=r"is damaged .*restore it from a copy"):
+        async with session(tmp_path, byte_model):
+            pass
 
 
 async def test_a_version_that_is_gone_from_a_copy_is_named_there(

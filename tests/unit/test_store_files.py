@@ -95,6 +95,21 @@ def test_a_store_that_is_behind_its_versions_by_more_than_a_crash_is_told(tmp_pa
     assert versions.versions() == [0, 1, 2]
 
 
+def test_a_store_that_is_behind_by_one_version_is_told_from_a_crash(tmp_path: Path) -> None:
+    versions = VersionDirs(tmp_path / "one" / "versions")
+    for version in (0, 1):
+        write(versions, version)
+        versions.note_committed(version)
+    write(versions, 2)  # and a crash before its row
+    versions.check_rows(1)
+    versions.note_committed(2)
+    versions.check_rows(2)
+    with pytest.raises(StoreError, match=r"version 2 of .* was committed and store\.db ends at 1"):
+        versions.check_rows(1)
+    (tmp_path / "one" / "committed").write_text("")  # the power failed
+    versions.check_rows(1)
+
+
 def test_empty_root_has_nothing(tmp_path: Path) -> None:
     versions = VersionDirs(tmp_path / "none")
     assert versions.versions() == []

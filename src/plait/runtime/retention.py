@@ -32,7 +32,9 @@ class Retention:
         self._recent = max_staleness + 2
 
     def apply(self, version: int, *, now: float) -> None:
-        """After a commit: record the version if it is a checkpoint, drop what is surplus."""
+        """After a commit: note it, record the version if it is a checkpoint, drop what is
+        surplus."""
+        self._dirs.note_committed(version)
         repository = self._store.checkpoints
         if version > 0 and version % self._every == 0:
             repository.put(

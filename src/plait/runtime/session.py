@@ -173,8 +173,9 @@ class Session:
         return RunId(name) in self._clients
 
     def _check_store(self) -> None:
-        """StoreError if runs have left versions or rows here and the store does not know them: it
-        would take all that for what a crash has left, and remove it."""
+        """StoreError if it is damaged, or if runs have left versions or rows here that it does not
+        know: it would take all that for what a crash has left, and remove it."""
+        self.store.database.check()
         known = {row.name for row in self.store.runs.list()}
         layout = LaunchLayout(self.directory)
         if lost := [n for n in layout.job_names() if n not in known and _begun(layout.job(n))]:

@@ -65,6 +65,15 @@ class Database:
         with self._errors(), self._engine.begin() as connection:
             yield connection
 
+    def check(self) -> None:
+        """StoreError if the file's pages do not belong together: a copy was put back beside the
+        ``-wal`` file of another one, say. Milliseconds for a launch's store."""
+        if self.url.get_backend_name() == "sqlite":
+            with self.read() as connection:
+                found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+            if found != "ok":
+                raise StoreError(_advice(self.where, f"malformed: {' '.join(found.split())}"))
+
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()

@@ -24,6 +24,9 @@ from plait.obs.jsonl import drop_torn_line, dumps, read_jsonl
 
 STAGING = "tmp-"
 """Prefix of a directory being written."""
+COMMITTED = "committed"
+"""Name of the note beside a run's versions that says which was committed last: the store can be
+replaced by an older copy, and then only the versions themselves know better."""
 LEAVING = "gone-"
 """Prefix of a directory being removed."""
 
@@ -128,15 +131,36 @@ class VersionDirs:
         missing = sorted(rows - set(self.versions()))
         return Swept(removed=tuple(removed), missing=tuple(missing))
 
+    @property
+    def _committed(self) -> Path:
+        return self.root.with_name(COMMITTED)
+
+    def note_committed(self, version: int) -> None:
+        """Write down, beside the versions, that ``version`` has its row."""
+        staging = self._committed.with_name(f"{STAGING}{COMMITTED}")
+        with disk_errors(self._committed):
+            staging.write_text(f"{version}\n")
+            staging.replace(self._committed)
+
     def check_rows(self, last: int) -> None:
-        """StoreError if more lies here than a crash can leave, which is the one version after the
-        ``last`` that has a row (-1: none has): then rows are missing, and a sweep would remove what
-        was committed."""
+        """StoreError if rows are missing after the ``last`` (-1: there is none), so that a sweep
+        would remove what was committed. It may be one row that is missing: a crash, too, leaves a
+        version without one, but never a version that was noted as committed."""
         if (newest := max(self.versions(), default=-1)) > last + 1:
             known = f"no version after {last}" if last >= 0 else "no version"
             raise StoreError(
                 f"{self.path(newest)} is there and store.db knows {known}: restore the store.db "
                 "that belongs to it, or start anew in another directory"
+            )
+        try:
+            noted = int(self._committed.read_text())
+        except (OSError, ValueError):  # an older launch's, or lost with the machine's power
+            return
+        if noted > last:
+            raise StoreError(
+                f"version {noted} of {self.root} was committed and store.db ends at {last}: it is "
+                "an older copy. Restore the one that belongs to the versions; or, to go on from "
+                f"{last} and give up what followed, remove {self._committed}"
             )
 
 
