@@ -149,7 +149,7 @@ async def test_a_commit_keeps_the_gradients_that_came_after_its_step(session: Se
     for op in (early, optim):
         await ledger.accept(op)
     run.facts.uncommitted = [early, late]
-    await ledger.commit(optim, 1, str(run._versions_dir / "000001"), None)
+    await ledger.commit(optim, 1, str(run._mutations._versions_dir / "000001"), None)
     assert run.facts.uncommitted == [late]
 
 

@@ -26,7 +26,7 @@ from plait.core.runs import Stage
 from plait.core.view import DispatchView, WorkItem
 from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
-from plait.profiles.rows import rows
+from plait.profiles.tokens import distinct_tokens
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.gradients import GRADIENT_FAILED, Gradient
@@ -91,7 +91,7 @@ class TrainerQueue:
         tokens = sum(len(d.input_tokens) for d in getattr(op, "data", ()))
         n_rows = 0
         if self._may_share and isinstance(op, ForwardBackward):
-            n_rows = rows(d.input_tokens for d in op.data)
+            n_rows = distinct_tokens(d.input_tokens for d in op.data)
         pending = _Pending(op, future, self._now(), save_to, tokens, behind, n_rows)
         self._queues.setdefault(op.run_id, deque()).append(pending)
         if facts.train is None:

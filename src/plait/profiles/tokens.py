@@ -1,4 +1,4 @@
-"""Rows: how much of a training batch goes through the model's matrices.
+"""Tokens: how many of a training batch go through the model's matrices.
 
 The samples of a group begin with one prompt, which a training engine computes once. An upper bound:
 what begins alike is seen only where it stands side by side, as a group's samples do.
@@ -7,7 +7,7 @@ what begins alike is seen only where it stands side by side, as a group's sample
 from collections.abc import Iterable, Sequence
 
 
-def rows(sequences: Iterable[Sequence[int]]) -> int:
+def distinct_tokens(sequences: Iterable[Sequence[int]]) -> int:
     """Tokens of all sequences, less what each has in common with the beginning of the last."""
     total = 0
     before: Sequence[int] = ()
