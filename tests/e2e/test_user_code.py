@@ -6,10 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launches import EvenSource, EvenTokens, final_state, job, launch, run_jobs, samples
+from launches import (
+    SCRIPTED,
+    SOON_S,
+    EvenSource,
+    EvenTokens,
+    final_state,
+    job,
+    launch,
+    run_jobs,
+    samples,
+)
 from programs import run
 
+from plait.cli.run import drive
+from plait.core.errors import PlaitError
 from plait.core.runs import Stage
+from plait.envs import opening
 from plait.envs.protocol import Turn
 
 pytestmark = pytest.mark.e2e
@@ -69,10 +82,11 @@ async def test_every_place_of_an_environment(
     places = ("make", "start", "step", "columns", "close", "aclose")
     (tmp_path / "flat.py").write_text("def reward(completions, **_): return [0] * len(completions)")
     scored = {"rewards": [{"function": "flat:reward"}], "base_dir": str(tmp_path)}
-    async with launch(tmp_path / "launch", byte_model) as running:
+    specs = {p: job(p, byte_model, **(scored if p == "columns" else {})) for p in places}
+    planned = tuple(specs.values())  # as if they had been checked: they do worse than a check finds
+    async with launch(tmp_path / "launch", byte_model, planned=planned) as running:
         for place in places:
-            more = scored if place == "columns" else {}
-            running.add_job(job(place, byte_model, **more), Leaving(place, error))
+            running.add_job(specs[place], Leaving(place, error))
         running.add_job(job("good", byte_model), EvenSource())
         outcomes = await running.wait_all()
     await run_jobs(tmp_path / "alone", byte_model, [job("good", byte_model)])
@@ -90,6 +104,138 @@ async def test_every_place_of_an_environment(
     assert outcomes["aclose"].stage is Stage.DONE
     assert outcomes["good"].stage is Stage.DONE
     assert final_state(tmp_path / "launch", "good") == final_state(tmp_path / "alone", "good")
+
+
+class Says(EvenSource):
+    """Says something of itself that is nonsense or raises, in its source or its environments."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self._lies = {name: value}
+        super().__init__()
+
+    def __getattribute__(self, name: str) -> Any:
+        lies = super().__getattribute__("__dict__").get("_lies", {})
+        if name in lies:
+            if isinstance(lies[name], BaseException):
+                raise lies[name]
+            return lies[name]
+        return super().__getattribute__(name)
+
+    def make(self, index: int, split: str) -> EvenTokens:
+        return SaysEnv(index, self._lies)
+
+
+class SaysEnv(EvenTokens):
+    def __init__(self, index: int, lies: dict[str, object]) -> None:
+        super().__init__(index)
+        self._lies = lies
+
+    @property
+    def stop(self) -> Any:
+        if isinstance(self._lies.get("stop"), BaseException):
+            raise self._lies["stop"]  # type: ignore[misc]
+        return self._lies.get("stop", ())
+
+
+SAID = {
+    "turns-nan": ("max_turns", float("nan"), "the environment's max_turns is nan"),
+    "turns-negative": ("max_turns", -3, "the environment's max_turns is -3"),
+    "turns-text": ("max_turns", "many", "the environment's max_turns is str"),
+    "turns-raises": ("max_turns", ValueError("no turns"), "max_turns: ValueError: no turns"),
+    "turns-exits": ("max_turns", SystemExit(0), "max_turns: SystemExit: 0"),
+    "prompt-raises": ("same_prompt", KeyError("k"), "same_prompt: KeyError: 'k'"),
+    "said-text": ("max_observation_tokens", "few", "max_observation_tokens is str"),
+    "stop-raises": ("stop", SystemExit(0), "the environment's stop raised SystemExit"),
+    "stop-text": ("stop", "end", "the environment's stop is str: give a tuple of strings"),
+    "stop-number": ("stop", float("nan"), "the environment's stop is float"),
+}
+
+
+async def test_what_an_environment_says_of_itself(byte_model: Path, tmp_path: Path) -> None:
+    specs = {name: job(name, byte_model) for name in (*SAID, "good")}
+    async with launch(tmp_path / "launch", byte_model, planned=tuple(specs.values())) as running:
+        for name, (attribute, value, _) in SAID.items():
+            running.add_job(specs[name], Says(attribute, value))
+        running.add_job(specs["good"], EvenSource())
+        outcomes = await running.wait_all()
+    for name, (_, _, why) in SAID.items():
+        assert outcomes[name].stage is Stage.FAILED
+        assert why in outcomes[name].reason
+        assert "\n" not in outcomes[name].reason
+    assert outcomes["good"].stage is Stage.DONE
+    await run_jobs(tmp_path / "alone", byte_model, [job("good", byte_model)])
+    assert final_state(tmp_path / "launch", "good") == final_state(tmp_path / "alone", "good")
+
+
+async def test_a_start_that_never_ends(
+    byte_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Never(EvenTokens):
+        async def start(self) -> tuple[int, ...]:
+            await asyncio.sleep(600)
+            return ()
+
+    monkeypatch.setattr(opening, "START_S", 0.2)
+    source = EvenSource()
+    source.make = lambda index, split: Never(index)  # type: ignore[method-assign]
+    spec = job("never", byte_model)
+    for place, planned in (("checked", ()), ("planned", (spec,))):
+        async with launch(tmp_path / place, byte_model, planned=planned) as running:
+            running.add_job(spec, source)
+            outcome = await running.wait("never")
+        assert outcome.stage is Stage.FAILED
+        assert "the environment's start() did not return within 0.2 s" in outcome.reason
+
+
+async def test_a_job_is_cancelled_while_it_is_checked(byte_model: Path, tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    class Never(EvenTokens):
+        async def start(self) -> tuple[int, ...]:
+            started.set()
+            await asyncio.sleep(600)
+            return ()
+
+    source = EvenSource()
+    source.make = lambda index, split: Never(index)  # type: ignore[method-assign]
+    async with launch(tmp_path, byte_model) as running:
+        running.add_job(job("never", byte_model), source)
+        await started.wait()
+        outcome = await asyncio.wait_for(running.cancel("never", "not wanted"), SOON_S)
+        assert (outcome.stage, outcome.reason) == (Stage.CANCELLED, "not wanted")
+        assert [run.status.value for run in running.session.store.runs.list()] == ["cancelled"]
+
+
+async def test_a_job_is_checked_as_the_program_checks_it(byte_model: Path, tmp_path: Path) -> None:
+    """What is wrong with a job that joins a launch is found before its run is made, and is told in
+    the words of ``plait run``."""
+    own = {"base_dir": str(tmp_path), "environment": {"name": "mute:Mute"}}
+    (tmp_path / "mute.py").write_text(
+        "from plait.envs.single import Problem, SingleTurn\n"
+        "class Mute(SingleTurn):\n"
+        "    def generate(self, rng): return Problem(prompt=str(rng.random()))\n"
+    )
+    wrong = (
+        job("mute", byte_model, **own),
+        job("unknown", byte_model, rewards=[{"function": "nowhere:f"}]),
+        job("long", byte_model, limits={"max_tokens": 500}),
+        job("narrow", byte_model, limits={"max_tokens": 6, "max_prompt_tokens": 1}),
+    )
+    said = {}
+    for spec in wrong:
+        with pytest.raises(PlaitError) as found:
+            await drive([spec], tmp_path / "none", policy="plait", settings=SCRIPTED, quiet=True)
+        said[spec.name] = str(found.value)
+    assert not (tmp_path / "none").exists()
+    async with launch(tmp_path / "launch", byte_model) as running:
+        running.add_job(job("good", byte_model), EvenSource())
+        for spec in wrong:
+            running.add_job(spec)
+        outcomes = await running.wait_all()
+        assert [name for name in said if running.session.has_run(name)] == []
+    assert outcomes.pop("good").stage is Stage.DONE
+    assert {name: outcome.reason for name, outcome in outcomes.items()} == said
+    assert {outcome.stage for outcome in outcomes.values()} == {Stage.FAILED}
 
 
 BAD_TURNS = (
@@ -126,8 +272,9 @@ class Sloppy(EvenSource):
 
 
 async def test_one_bad_value_is_one_samples_error(byte_model: Path, tmp_path: Path) -> None:
-    async with launch(tmp_path, byte_model) as running:
-        running.add_job(job("sloppy", byte_model, steps=3), Sloppy())
+    spec = job("sloppy", byte_model, steps=3)
+    async with launch(tmp_path, byte_model, planned=[spec]) as running:
+        running.add_job(spec, Sloppy())
         outcome = await running.wait("sloppy")
     assert outcome.stage is Stage.DONE, outcome
     found = samples(tmp_path, "sloppy")
@@ -175,10 +322,10 @@ class Failing(EvenSource):
 
 
 async def test_errors_are_named_before_a_lack_of_signal(byte_model: Path, tmp_path: Path) -> None:
-    async with launch(tmp_path, byte_model) as running:
-        running.add_job(job("most", byte_model, steps=3), Failing(3))
-        running.add_job(job("some", byte_model, steps=3), Failing(1))
-        running.add_job(job("none", byte_model, steps=3), Failing(0))
+    specs = [job(name, byte_model, steps=3) for name in ("most", "some", "none")]
+    async with launch(tmp_path, byte_model, planned=specs) as running:
+        for spec, n_bad in zip(specs, (3, 1, 0), strict=True):
+            running.add_job(spec, Failing(n_bad))
         outcomes = await running.wait_all()
     first = "samples were errors, the first of them: KeyError: 'no such column'"
     no_signal = "no group had any signal in the first 3 steps"

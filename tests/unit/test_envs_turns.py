@@ -8,7 +8,7 @@ import pytest
 
 from plait.core.errors import EnvironmentFailure
 from plait.envs.protocol import Turn
-from plait.envs.turns import read_tokens, read_turn
+from plait.envs.turns import read_columns, read_stops, read_tokens, read_turn
 
 
 def test_numbers_of_any_kind_become_plain_ones() -> None:
@@ -53,3 +53,18 @@ def test_answers_that_are_no_turns() -> None:
         read_turn(None, 10)
     with pytest.raises(EnvironmentFailure, match="the prompt's tokens of problem 3 hold 7"):
         read_tokens([7], 7, "the prompt's tokens of problem 3")
+
+
+def test_stops_are_strings() -> None:
+    assert read_stops(["a", "bc"]) == ("a", "bc")
+    assert read_stops(()) == ()
+    for wrong in ("ab", b"ab", None, 3, float("nan"), (1,), ("a", ""), {"a"}):
+        with pytest.raises(EnvironmentFailure, match="the environment's stop"):
+            read_stops(wrong)
+
+
+def test_columns_have_names() -> None:
+    assert read_columns({"a": 1}) == {"a": 1}
+    for wrong in (None, [("a", 1)], {3: 1}, {None: 1}):
+        with pytest.raises(EnvironmentFailure, match=r"the environment's columns\(\)"):
+            read_columns(wrong)

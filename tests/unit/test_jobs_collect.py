@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import RequestError
+from plait.envs.declared import read_declared
 from plait.jobs.collect import Batch, collect
 from plait.jobs.room import Room
 from plait.jobs.spec import JobSpec
@@ -55,6 +56,7 @@ def context(source: Source) -> Any:
     room = Room(max_context=64, cache_tokens=64)
     return SimpleNamespace(
         source=source,
+        declared=read_declared(source),  # type: ignore[arg-type]
         spec=spec,
         room=room,
         client=Refusing(),

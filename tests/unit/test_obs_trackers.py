@@ -100,13 +100,14 @@ def test_a_tracker_that_cannot_start_is_reported_once(package: str, tmp_path: Pa
     assert reports == [f"tracker {package} is off: ConnectionError: no route"]
 
 
-def test_a_tracker_that_fails_later_is_left_out() -> None:
+@pytest.mark.parametrize("error", [RuntimeError("quota"), SystemExit("quota")])
+def test_a_tracker_that_fails_later_is_left_out(error: BaseException) -> None:
     class Broken:
         asked = 0
 
         def log(self, step: int, metrics: Mapping[str, float]) -> None:
             self.asked += 1
-            raise RuntimeError("quota")
+            raise error
 
         def finish(self) -> None:
             raise AssertionError("left out after its first failure")
@@ -118,7 +119,7 @@ def test_a_tracker_that_fails_later_is_left_out() -> None:
     tracker.log(2, {})
     tracker.finish()
     assert broken.asked == 1
-    assert reports == ["tracker wandb is off: RuntimeError: quota"]
+    assert reports == [f"tracker wandb is off: {type(error).__name__}: quota"]
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +180,15 @@ def test_a_tracker_that_does_not_start_is_reported_once() -> None:
     tracker.log(1, {})
     tracker.finish()
     assert reports == ["a tracker is off: ConnectionError: no route"]
+
+
+def test_a_tracker_that_exits_as_it_starts_is_told() -> None:
+    def start() -> Tracker:
+        raise SystemExit(3)
+
+    reports: list[str] = []
+    tracker = Background(start, reports.append)
+    tracker.finish()
+    tracker.log(1, {})
+    tracker.finish()
+    assert reports == ["a tracker is off: SystemExit: 3"]

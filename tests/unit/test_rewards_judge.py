@@ -58,6 +58,8 @@ class Handler(BaseHTTPRequestHandler):
                 }
             ],
         }
+        if text.endswith("odd"):
+            reply["choices"] = [{"index": 0, "message": None}]
         data = json.dumps(reply).encode()
         try:
             self.send_response(status)
@@ -166,3 +168,22 @@ def test_verdicts(text: str, value: float) -> None:
 @pytest.mark.parametrize("text", ["", "good", "-0.5", "1.5", "9/10", "v1"])
 def test_no_verdicts(text: str) -> None:
     assert read_verdict(text).error is not None
+
+
+async def test_a_column_that_cannot_be_written_is_its_samples_error(server: Server) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise KeyError("no words")
+
+    async with judge(server) as one:
+        bad, good = await one.score(["p"] * 2, ["1"] * 2, {"level": [Mute(), "a"]})
+    assert bad.value is None
+    assert str(bad.error).endswith("failed: KeyError: 'no words'")
+    assert good.value == 1.0
+
+
+async def test_a_server_that_answers_anything_is_an_error(server: Server) -> None:
+    async with judge(server) as one:
+        (outcome,) = await one.score(["p"], ["odd"], {"level": ["a"]})
+    assert outcome.value is None
+    assert "asking the judge at http://127.0.0.1" in str(outcome.error)

@@ -25,11 +25,10 @@ async def close_source(source: TaskSource) -> Exception | None:
 
 def close_environment(env: Environment) -> Exception | None:
     """Tell an environment that its sample has ended; what went wrong, if anything."""
-    if not isinstance(env, Closing):
-        return None
     try:
         with contained("its close()"):
-            env.close()
+            if isinstance(env, Closing):  # which looks for the attribute, a property maybe
+                env.close()
     except Exception as error:
         return error
     return None

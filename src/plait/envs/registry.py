@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from plait.core.errors import ConfigError
 from plait.envs.contain import loading
+from plait.envs.declared import read_declared
 from plait.envs.protocol import TaskFactory, TaskSource
 from plait.models.tokenizer import Tokenizer
 from plait.sections import read_section
@@ -109,12 +110,13 @@ def make_source(
         read_section(model, config, f"environment {name}")
     with loading(f"environment {name}"):
         source = factory(config, tokenizer, seed)
-    for attribute in ("name", "same_prompt", "max_turns", "make", "aclose"):
-        if not hasattr(source, attribute):
-            raise ConfigError(
-                f"environment {name} made {type(source).__name__}, which has no {attribute}: "
-                "return a TaskSource (or derive from plait.envs.single.SingleTurn)"
-            )
+        for attribute in ("name", "same_prompt", "max_turns", "make", "aclose"):
+            if not hasattr(source, attribute):  # which asks a property for its value
+                raise ConfigError(
+                    f"environment {name} made {type(source).__name__}, which has no {attribute}: "
+                    "return a TaskSource (or derive from plait.envs.single.SingleTurn)"
+                )
+        read_declared(source)
     return source
 
 

@@ -33,6 +33,32 @@ def read_turn(answer: object, vocab_size: int) -> Turn:
     )
 
 
+def read_columns(columns: object) -> dict[str, object]:
+    """What reward functions receive by keyword."""
+    if not isinstance(columns, Mapping):
+        kind = type(columns).__name__
+        raise EnvironmentFailure(f"the environment's columns() returned {kind}: return a mapping")
+    found = dict(columns)
+    for name in found:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise EnvironmentFailure(f"the environment's columns() have a name that is {kind}")
+    return found
+
+
+def read_stops(stops: object) -> tuple[str, ...]:
+    """Strings at which a turn ends."""
+    if isinstance(stops, str | bytes) or not isinstance(stops, Sequence):
+        kind = type(stops).__name__
+        raise EnvironmentFailure(f"the environment's stop is {kind}: give a tuple of strings")
+    found = tuple(stops)
+    if not all(isinstance(stop, str) and stop for stop in found):
+        raise EnvironmentFailure(
+            "the environment's stop holds what is no string, or an empty one: give strings"
+        )
+    return found
+
+
 def read_tokens(tokens: object, vocab_size: int, what: str) -> tuple[int, ...]:
     """Token ids of the vocabulary; ``what`` they are stands in the error."""
     values = tokens.tolist() if hasattr(tokens, "tolist") else tokens

@@ -12,8 +12,9 @@ from plait.core.operations import Sampled, SamplingParams
 from plait.core.text import told
 from plait.envs.closing import close_environment
 from plait.envs.contain import contained
+from plait.envs.opening import start_environment
 from plait.envs.protocol import Environment
-from plait.envs.turns import read_tokens
+from plait.envs.turns import read_stops, read_tokens
 from plait.jobs.context import JobContext
 from plait.jobs.episode import Episode, fail, play
 from plait.obs.records import SampleRecord
@@ -75,11 +76,12 @@ async def _collect(context: JobContext, batch: Batch, envs: list[list[Environmen
     for index, members in enumerate(envs, start=batch.first):
         group: list[Episode] = []
         for g, env in enumerate(members):
+            said = await start_environment(env)
             with contained("the environment's start()"):
                 prompt = read_tokens(
-                    await env.start(), context.vocab_size, f"the prompt's tokens of problem {index}"
+                    said, context.vocab_size, f"the prompt's tokens of problem {index}"
                 )
-            if g and context.source.same_prompt:
+            if g and context.declared.same_prompt:
                 prompt = group[0].prompt
             group.append(Episode(index=index, sample=g, prompt=prompt))
         groups.append(group)
@@ -113,7 +115,7 @@ async def _group(
 ) -> None:
     """All samples of one prompt, every turn drawn from ``version``."""
     spec, client = context.spec, context.client
-    turns = spec.turns(context.source.max_turns)
+    turns = spec.turns(context.declared.max_turns)
     together: asyncio.Future[tuple[Sampled, ...]] | None = None
     if turns == 1 and len({e.prompt for e in group}) == 1:
         params = _params(context, batch, envs[0], p, 0)
@@ -171,13 +173,13 @@ def _params(
     seed = context.seed(*batch.tag, batch.first + p, turn)
     make = context.spec.evaluation_params if batch.evaluating else context.spec.sampling_params
     with contained("the environment's stop"):
-        return make(seed, stop=env.stop)
+        return make(seed, stop=read_stops(env.stop))
 
 
 def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
     return context.room.worst_blocks(
         context.spec,
-        context.source,
+        context.declared,
         n_prompts=len(groups),
         group_size=len(groups[0]),
         prompt_tokens=max(len(e.prompt) for g in groups for e in g),

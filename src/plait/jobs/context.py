@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plait.core.runs import Stage
+from plait.envs.declared import Declared
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account
 from plait.jobs.room import Room
@@ -23,6 +24,8 @@ class JobContext:
     spec: JobSpec
     client: RunClient
     source: TaskSource
+    declared: Declared
+    """What the source says of itself."""
     tokenizer: Tokenizer
     scorer: Scorer
     recorder: JobRecorder

@@ -62,7 +62,8 @@ class Launch:
         settings: Settings | None = None,
         planned: Sequence[JobSpec] = (),
     ) -> None:
-        """``planned``: jobs that will be added, written down before the workers start."""
+        """``planned``: jobs that have been checked (``preflight``) and will be added, written down
+        before the workers start."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
@@ -142,7 +143,10 @@ class Launch:
         return await self.session.create_run(name, lora=lora)
 
     def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
-        """Start a job beside those that run; ConfigError if it cannot run here."""
+        """Start a job beside those that run; ConfigError if it cannot run here.
+
+        It is checked first as ``plait run`` checks it: what that would refuse is how it ends.
+        """
         self._check_open()
         if spec.name in self._jobs:
             raise ConfigError(f"there is a job {spec.name} already: choose another name")
@@ -155,6 +159,7 @@ class Launch:
             spec=spec,
             source=source if source is not None else make_source_of(spec, self.tokenizer),
             controller=load_controller(spec),
+            checked=spec in self._planned,
         )
         if spec not in self._planned:
             self._write_down((spec,))
@@ -178,10 +183,11 @@ class Launch:
         job = self._known(name)
         if not self._tasks[name].done():
             job.doom = reason
-            if self.session.has_run(name):
+            has_run = self.session.has_run(name)
+            if has_run:
                 await self.session.end_run(name, Stage.CANCELLED, reason)
-                if job.work is not None:
-                    job.work.cancel()
+            if job.work is not None and (has_run or job.checking):
+                job.work.cancel()
         return await self.wait(name)
 
     async def wait(self, name: str) -> Outcome:

@@ -44,7 +44,7 @@ async def learn(
             for group in collected.groups
         ],
         algorithm=spec.algorithm.name,
-        max_tokens=spec.turns(context.source.max_turns) * spec.limits.max_tokens,
+        max_tokens=spec.turns(context.declared.max_turns) * spec.limits.max_tokens,
         kl_coef=kl_coef,
     )
     n_groups = len(collected.groups)

@@ -18,9 +18,11 @@ from plait.core.runs import Stage
 from plait.core.text import told, writable
 from plait.envs.closing import close_source
 from plait.envs.contain import contained
+from plait.envs.declared import Declared, read_declared
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext
+from plait.jobs.preflight import check_job
 from plait.jobs.room import Room
 from plait.jobs.score import Scorer
 from plait.jobs.spec import JobSpec
@@ -50,6 +52,10 @@ class Job:
     spec: JobSpec
     source: TaskSource
     controller: Callable[[JobContext], Controller]
+    checked: bool = False
+    """Whoever added it has found nothing wrong with it (``preflight``)."""
+    checking: bool = False
+    """That is being done now, and its run not made yet."""
     paused: bool = False
     doom: str | None = None
     """Why it was cancelled, if it was."""
@@ -82,6 +88,8 @@ class Life:
             if job.doom is None:
                 raise
             outcome = Outcome(stage=Stage.CANCELLED, reason=job.doom)
+            if not self._session.has_run(name):  # a resume must find it cancelled
+                await self._create_run(job.spec)
         except Exception as error:
             outcome = self._failure(name, error)
         finally:
@@ -104,15 +112,10 @@ class Life:
     async def _attempt(self, job: Job) -> Outcome:
         spec = job.spec
         layout = self._recorder.layout.job(spec.name)
-        client = await self._session.create_run(
-            spec.name,
-            lora=spec.lora(),
-            weight=spec.weight,
-            priority=spec.priority,
-            max_staleness=spec.staleness,
-            checkpoint_every=spec.checkpoint.every,
-            keep_last=spec.checkpoint.keep_last,
-        )
+        if not job.checked:
+            await self._check(job)
+        declared = read_declared(job.source)
+        client = await self._create_run(spec)
         if job.doom is not None:
             await self._session.end_run(spec.name, Stage.CANCELLED, job.doom)
         client.facts.check_live()
@@ -122,7 +125,7 @@ class Life:
         recorder = self._recorder.job(spec.name, RunId(spec.name))
         async with AsyncExitStack() as stack:
             stack.callback(recorder.close)
-            context = self._context(job, client, recorder, account)
+            context = self._context(job, declared, client, recorder, account)
             stack.push_async_callback(context.scorer.aclose)
             for tracker in self._trackers(spec, recorder):
                 stack.push_async_callback(asyncio.to_thread, tracker.finish)
@@ -133,8 +136,33 @@ class Life:
         await asyncio.to_thread(export_adapter, Path(client.facts.path), layout.adapter)
         return Outcome(stage=stage, reason=reason)
 
+    async def _check(self, job: Job) -> None:
+        job.checking = True
+        try:
+            await check_job(
+                job.spec, job.source, room=self._room, tokenizer=self._tokenizer, pool=self._pool
+            )
+        finally:
+            job.checking = False
+
+    async def _create_run(self, spec: JobSpec) -> RunClient:
+        return await self._session.create_run(
+            spec.name,
+            lora=spec.lora(),
+            weight=spec.weight,
+            priority=spec.priority,
+            max_staleness=spec.staleness,
+            checkpoint_every=spec.checkpoint.every,
+            keep_last=spec.checkpoint.keep_last,
+        )
+
     def _context(
-        self, job: Job, client: RunClient, recorder: JobRecorder, account: Account
+        self,
+        job: Job,
+        declared: Declared,
+        client: RunClient,
+        recorder: JobRecorder,
+        account: Account,
     ) -> JobContext:
         spec = job.spec
         outside, settings = self._outside(spec.name), self._session.head.settings
@@ -145,6 +173,7 @@ class Life:
             spec=spec,
             client=client,
             source=job.source,
+            declared=declared,
             tokenizer=self._tokenizer,
             scorer=scorer,
             recorder=recorder,

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from plait.core.errors import ConfigError, PlaitError
 from plait.core.text import told
-from plait.envs.contain import contained
+from plait.envs.contain import contained, loading
+from plait.envs.declared import read_declared
+from plait.envs.opening import start_environment
 from plait.envs.protocol import Closing, TaskSource
 from plait.envs.single import SingleTurn
 from plait.jobs.named import load_controller
@@ -35,18 +37,31 @@ async def preflight(
     """The first mistake found, as an error that names its job."""
     async with RewardPool() as pool:
         for spec, source in zip(specs, sources, strict=True):
-            try:
-                await _check(spec, source, room, tokenizer, pool)
-            except PlaitError as error:
-                raise type(error)(f"job {spec.name}: {error}") from error
+            await check_job(spec, source, room=room, tokenizer=tokenizer, pool=pool)
+
+
+async def check_job(
+    spec: JobSpec, source: TaskSource, *, room: Room, tokenizer: Tokenizer, pool: RewardPool
+) -> None:
+    """The first mistake found in one job, as an error that names it."""
+    try:
+        await _check(spec, source, room, tokenizer, pool)
+    except PlaitError as error:
+        raise type(error)(f"job {spec.name}: {error}") from error
 
 
 async def _check(
     spec: JobSpec, source: TaskSource, room: Room, tokenizer: Tokenizer, pool: RewardPool
 ) -> None:
     load_controller(spec)
-    if not spec.rewards and isinstance(source, SingleTurn) and not source.scores:
-        raise ConfigError(f"environment {spec.environment.name} gives no reward: add `rewards:`")
+    read_declared(source)
+    if not spec.rewards and isinstance(source, SingleTurn):
+        with loading(f"environment {spec.environment.name}"):
+            scores = source.scores
+        if not scores:
+            raise ConfigError(
+                f"environment {spec.environment.name} gives no reward: add `rewards:`"
+            )
     for tracker in spec.trackers:
         check_tracker(tracker)
     room.check_limits(spec.limits)
@@ -82,7 +97,7 @@ async def _count(source: TaskSource, index: int, split: str) -> int:
         with contained(f"the environment, asked for {split} problem {index},"):
             env = source.make(index, split)
             try:
-                return len(await env.start())
+                return len(await start_environment(env))  # type: ignore[arg-type]
             finally:
                 if isinstance(env, Closing):
                     env.close()

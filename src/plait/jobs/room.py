@@ -7,7 +7,7 @@ error of its own; a prompt that leaves no room for an answer is a mistake in the
 from dataclasses import dataclass
 
 from plait.core.errors import CapacityError, ConfigError, RequestError
-from plait.envs.protocol import Observing, TaskSource
+from plait.envs.declared import Declared
 from plait.jobs.sections import LimitsSection
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
@@ -29,7 +29,7 @@ class Room:
     def worst_blocks(
         self,
         spec: JobSpec,
-        source: TaskSource,
+        declared: Declared,
         *,
         n_prompts: int,
         group_size: int,
@@ -37,15 +37,15 @@ class Room:
         block_size: int,
     ) -> int:
         """Cache blocks of a batch of the job if every sample took all its turns to their limit."""
-        said = source.max_observation_tokens if isinstance(source, Observing) else 0
-        turns = spec.turns(source.max_turns)
+        said = declared.max_observation_tokens
+        turns = spec.turns(declared.max_turns)
         return worst_case_blocks(
             n_prompts=n_prompts,
             group_size=group_size,
             prompt_tokens=prompt_tokens,
             max_new_tokens=min(turns * spec.limits.max_tokens + said, self.tokens),
             block_size=block_size,
-            same_prompt=source.same_prompt,
+            same_prompt=declared.same_prompt,
         )
 
     def check_limits(self, limits: LimitsSection) -> None:

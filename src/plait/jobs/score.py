@@ -15,6 +15,7 @@ from typing import Any
 from plait.core.text import told
 from plait.envs.contain import contained
 from plait.envs.protocol import Environment
+from plait.envs.turns import read_columns
 from plait.jobs.episode import Episode, fail, out_of_time
 from plait.jobs.sections import RewardSection
 from plait.jobs.spec import JobSpec
@@ -141,7 +142,7 @@ def _with_columns(
             continue
         try:
             with contained("the environment's columns()"):
-                columns = dict(env.columns())
+                columns = read_columns(env.columns())
         except Exception as error:  # a user's environment: this sample's error and nobody else's
             fail(episode, told(error))
             continue

@@ -77,7 +77,7 @@ class Guarded:
         assert self._tracker is not None
         try:
             call(self._tracker)
-        except Exception as error:  # other people's code: what it may raise is not ours to know
+        except BaseException as error:  # other people's code, on a thread that nobody else uses
             self._tracker = None
             self._report(f"tracker {self._name} is off: {told(error)}")
 
@@ -151,7 +151,7 @@ class Background:
     def _serve(self) -> None:
         try:
             tracker = self._start()
-        except Exception as error:  # other people's code, as in Guarded
+        except BaseException as error:  # other people's code, as in Guarded
             self._dropped = True
             self._report(f"a tracker is off: {told(error)}")
             return

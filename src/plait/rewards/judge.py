@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from plait.core.errors import ConfigError
-from plait.core.text import writable
+from plait.core.text import told, writable
 from plait.rewards.outcome import RewardOutcome, failed
 from plait.sections import read_section
 
@@ -112,6 +112,8 @@ class Judge:
             return _error(f"the judge did not answer within {self._deadline_s:g} s")
         except OpenAIError as error:
             return _error(f"the judge at {self._config.base_url} failed: {error}")
+        except Exception as error:  # a column's own __str__, or a server that answers anything
+            return _error(f"asking the judge at {self._config.base_url} failed: {told(error)}")
 
     async def _ask(self, row: Mapping[str, Any]) -> str:
         config = self._config
