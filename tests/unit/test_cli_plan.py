@@ -97,6 +97,15 @@ def test_turns_that_cannot_end_before_their_limit_are_that_long(
     assert runs_on["tokens"] == pytest.approx(may_end["tokens"] / 0.6)
 
 
+def test_a_key_of_the_users_own_may_be_called_latency(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [counted(f"j{i}", latency_s=v) for i, v in enumerate(("slow", None, -3, 1))]
+    *odd, one = plan(capsys, tmp_path, *jobs)["jobs"]
+    assert [job["step_s"] == job["work_s"] for job in odd] == [True] * 3
+    assert one["step_s"] > one["work_s"]
+
+
 def test_flags_that_change_what_run_would_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

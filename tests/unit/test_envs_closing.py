@@ -7,7 +7,7 @@ from launches import EvenSource
 
 from plait.core.errors import EnvironmentFailure
 from plait.envs import closing
-from plait.envs.closing import close_source
+from plait.envs.closing import close_environment, close_source
 
 
 class Stuck(EvenSource):
@@ -30,3 +30,13 @@ async def test_a_source_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatc
 async def test_what_goes_wrong_is_said_and_not_raised() -> None:
     assert isinstance(await close_source(Broken()), ZeroDivisionError)
     assert await close_source(EvenSource()) is None
+
+
+async def test_a_close_that_cannot_even_be_looked_up() -> None:
+    class Odd:
+        @property
+        def close(self) -> None:
+            raise SystemExit(3)
+
+    failure = close_environment(Odd())  # type: ignore[arg-type]
+    assert str(failure).startswith("its close() raised SystemExit: 3")

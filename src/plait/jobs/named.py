@@ -33,7 +33,8 @@ def load_controller(spec: JobSpec) -> Callable[[JobContext], Controller]:
     what = f"controller {spec.controller} of job {spec.name}"
     with importable(spec.base_dir), loading(what):
         found: Any = getattr(importlib.import_module(module), name)
-    if not isinstance(found, type) or not iscoroutinefunction(getattr(found, "run", None)):
+        runs = iscoroutinefunction(getattr(found, "run", None))
+    if not isinstance(found, type) or not runs:
         raise ConfigError(
             f"{what} is no controller: name a class that takes a JobContext and has "
             "`async def run(self)`"

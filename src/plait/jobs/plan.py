@@ -7,6 +7,7 @@ below the sum of the jobs alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from plait.core.errors import PlaitError
 from plait.engines.protocol import ModelShape
@@ -133,7 +134,7 @@ async def _job(
     tokens = samples * mean_turns * share * spec.limits.max_tokens
     read = samples * (mean_turns - 1) * max(prompts) + spec.groups * max(prompts)
     trained = tokens + samples * max(prompts)
-    latency = float(spec.environment.config.get("latency_s", 0.0))
+    latency = _latency_s(spec)
     work = tokens / rates.decode_at(samples) + read / rates.prefill + trained / rates.train
     return JobPlan(
         name=spec.name,
@@ -154,6 +155,12 @@ async def _job(
         trained_tokens=trained,
         samples=samples,
     )
+
+
+def _latency_s(spec: JobSpec) -> float:
+    """What the built-in environments wait in each turn; a user's may mean anything by the word."""
+    value = spec.environment.config.get("latency_s", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value < inf else 0.0
 
 
 def _adapter_bytes(spec: JobSpec, shape: ModelShape) -> int:
