@@ -39,6 +39,14 @@ Policy = Annotated[
     ),
 ]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
+Device = Annotated[
+    str,
+    typer.Option(help="auto, cpu, cuda or cuda:N; default auto: CUDA if any.", show_default=False),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(help="auto, fp32 or bf16; default auto: bf16 on CUDA.", show_default=False),
+]
 KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
 
 
@@ -52,6 +60,11 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="On CUDA: record decode steps and replay them.")
+    ] = True,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
     ] = False,
@@ -81,6 +94,9 @@ def run(
         asked = Settings(
             cores=cores,
             kv_blocks=kv_blocks,
+            device=device,
+            dtype=dtype,
+            cuda_graphs=cuda_graphs,
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
@@ -119,14 +135,17 @@ def plan(
     files: Annotated[list[Path], typer.Argument(help="Job files (YAML).")],
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
     with _told():
         from plait.cli.plan import plan_command
+        from plait.runtime.settings import Settings
 
-        as_json = format is Format.JSON
-        raise SystemExit(plan_command(files, cores=cores, kv_blocks=kv_blocks, as_json=as_json))
+        asked = Settings(cores=cores, kv_blocks=kv_blocks, device=device, dtype=dtype)
+        raise SystemExit(plan_command(files, asked=asked, as_json=format is Format.JSON))
 
 
 @app.command()

@@ -21,20 +21,25 @@ from plait.models.tokenizer import Tokenizer
 from plait.runtime.settings import Settings
 
 
-def plan_command(files: Sequence[Path], *, cores: int, kv_blocks: int, as_json: bool) -> int:
+def plan_command(files: Sequence[Path], *, asked: Settings, as_json: bool) -> int:
     """Print what the jobs of ``files`` will need; what ``plait run`` refuses is refused here."""
     specs = load_jobs(files)
     model = one_model(specs)
     model_dir = resolve(model)
     shape = read_shape(model_dir, name=model)
-    settings = Settings(cores=cores, kv_blocks=kv_blocks).resolve(shape)
+    settings = asked.resolve(shape)
     tokenizer = Tokenizer(model_dir)
 
     async def estimate() -> Plan:
         async with open_sources(specs, tokenizer) as sources:
             await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
             rates = await asyncio.to_thread(
-                measured_rates, model_dir, settings.cores, worker_env(settings.cores)
+                measured_rates,
+                model_dir,
+                settings.cores,
+                worker_env(settings.cores),
+                device=settings.device,
+                dtype=settings.dtype,
             )
             return await make_plan(specs, sources, shape=shape, rates=rates, settings=settings)
 

@@ -102,7 +102,7 @@ async def make_plan(
     return Plan(
         jobs=tuple(jobs),
         kv_budget_blocks=settings.kv_blocks,
-        block_bytes=settings.block_size * shape.kv_bytes_per_token,
+        block_bytes=settings.block_bytes(shape),
         sequential_s=sequential,
         shared_s=min(shared, sequential),
     )
