@@ -24,7 +24,8 @@ MAX_COLUMNS = 512
 by 3,072 has 1,024 columns of its own). An estimate: not measured on a GPU."""
 
 NOBODY = 0
-"""Number of rows without an adapter; columns that are free belong to -1."""
+"""Number of rows without an adapter. Numbers are given once, so that columns which are free keep
+theirs, or -1 from the start, and are no row's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,6 @@ class Stack:
         """Free an adapter's columns; unknown ones are ignored."""
         if columns := self._columns.pop(policy, None):
             del self._numbers[policy]
-            self.owner_S[torch.tensor(columns, device=self._device)] = -1
             self._free += columns
 
     def adapters(self, number_B: torch.Tensor) -> "StackedRows":
