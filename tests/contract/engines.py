@@ -85,8 +85,9 @@ def scripted() -> EngineKit:
     )
 
 
-def torch_random(*, deterministic: bool = False) -> EngineKit:
-    """The torch engines over a random byte-level Llama in a directory of their own."""
+def torch_random(*, deterministic: bool = False, graphs: bool = False) -> EngineKit:
+    """The torch engines over a random byte-level Llama in a directory of their own. ``graphs``:
+    decode over static buffers, as on CUDA."""
     import torch
     from random_models import private_cache, random_model
 
@@ -100,7 +101,7 @@ def torch_random(*, deterministic: bool = False) -> EngineKit:
 
     def rollout(**limits: Any) -> RolloutEngine:
         with private_cache(folder):
-            return TorchRollout(model, block_size=4, exact=deterministic, **limits)
+            return TorchRollout(model, block_size=4, exact=deterministic, graphs=graphs, **limits)
 
     def train() -> TrainEngine:
         with private_cache(folder):
@@ -120,5 +121,6 @@ def torch_random(*, deterministic: bool = False) -> EngineKit:
 KITS: dict[str, Callable[[], EngineKit]] = {
     "scripted": scripted,
     "torch": torch_random,
+    "torch-static": lambda: torch_random(graphs=True),
     "torch-deterministic": lambda: torch_random(deterministic=True),
 }

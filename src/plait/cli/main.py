@@ -39,6 +39,14 @@ Policy = Annotated[
     ),
 ]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
+Device = Annotated[
+    str,
+    typer.Option(help="auto, cpu, cuda or cuda:N; default auto: CUDA if any.", show_default=False),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(help="auto, fp32 or bf16; default auto: bf16 on CUDA.", show_default=False),
+]
 KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
 RolloutWorkers = Annotated[
     int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
@@ -58,6 +66,11 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="On CUDA: record decode steps and replay them.")
+    ] = True,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
     ] = False,
@@ -83,6 +96,9 @@ def run(
         asked = Settings(
             cores=cores,
             kv_blocks=kv_blocks,
+            device=device,
+            dtype=dtype,
+            cuda_graphs=cuda_graphs,
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
@@ -123,6 +139,8 @@ def plan(
     kv_blocks: KvBlocks = 0,
     rollout_workers: RolloutWorkers = 0,
     lean: Lean = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
@@ -131,7 +149,12 @@ def plan(
         from plait.runtime.settings import Settings
 
         asked = Settings(
-            cores=cores, kv_blocks=kv_blocks, rollout_workers=rollout_workers, lean=lean
+            cores=cores,
+            kv_blocks=kv_blocks,
+            rollout_workers=rollout_workers,
+            lean=lean,
+            device=device,
+            dtype=dtype,
         )
         raise SystemExit(plan_command(files, asked=asked, as_json=format is Format.JSON))
 

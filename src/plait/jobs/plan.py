@@ -106,7 +106,7 @@ async def make_plan(
     return Plan(
         jobs=tuple(jobs),
         kv_budget_blocks=settings.kv_blocks,
-        block_bytes=settings.block_size * shape.kv_bytes_per_token,
+        block_bytes=settings.block_bytes(shape),
         memory=estimate(shape, settings, adapters=sum(j.adapter_bytes for j in jobs)),
         sequential_s=sequential,
         shared_s=min(shared, sequential),

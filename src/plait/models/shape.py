@@ -11,7 +11,8 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """What the embedded engine's own forward covers."""
 
 KV_BYTES = 4
-"""The cache is kept in fp32: sampler and trainer then agree on log-probs to 1e-4."""
+"""A shape counts the cache in fp32, which is what a CPU keeps: sampler and trainer then agree on
+log-probs to 1e-4."""
 
 
 def read_shape(path: str | Path, *, name: str = "") -> ModelShape:

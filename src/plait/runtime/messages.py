@@ -30,6 +30,8 @@ class WorkerConfig:
     max_seqs: int
     train_memory_bytes: int
     elastic: bool
+    device: str = "cpu"
+    dtype: str = "fp32"
     options: dict[str, float] = field(default_factory=dict)
 
 

@@ -67,10 +67,13 @@ class Pool:
                 max_seqs=settings.max_seqs,
                 train_memory_bytes=settings.train_memory_bytes,
                 elastic=settings.elastic,
+                device=settings.device,
+                dtype=settings.dtype,
                 options={
                     "deterministic": float(settings.deterministic),
                     "pack_layers": float(not settings.lean),
                     "recompute": float(settings.recompute),
+                    "cuda_graphs": float(settings.cuda_graphs),
                 },
             )
             for slot, (name, (rollout, train)) in enumerate(roles.items())

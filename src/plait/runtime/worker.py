@@ -58,6 +58,8 @@ class Worker:
             block_size=c.block_size,
             max_seqs=c.max_seqs,
             train_memory_bytes=c.train_memory_bytes,
+            device=c.device,
+            dtype=c.dtype,
             options=c.options,
             on_layer=self._team.claim,
         )

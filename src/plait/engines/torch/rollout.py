@@ -25,16 +25,20 @@ from plait.engines.torch import moving
 from plait.engines.torch.batch import Batch, Batcher, attend
 from plait.engines.torch.blocks import Blocks, Policy
 from plait.engines.torch.exact import check_exact, silu
+from plait.engines.torch.frame import Parts
+from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.model import Rope, forward
 from plait.engines.torch.noise import draw_keys
-from plait.engines.torch.packed import make_linear, plain_rows
+from plait.engines.torch.packed import make_linear, one_row, plain_rows
+from plait.engines.torch.replays import Key
 from plait.engines.torch.sampling import draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
+from plait.engines.torch.stack import Stack
 from plait.engines.torch.weights import load_weights
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
@@ -67,8 +71,10 @@ class TorchRollout:
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        graphs: bool = False,
         cache: Path | None = None,
     ) -> None:
+        """``graphs``: decode steps go through static buffers and, on CUDA, are recorded once."""
         if n_blocks < 1 or not 1 <= max_seqs <= max_batch_tokens:
             raise RequestError(
                 f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
@@ -76,10 +82,13 @@ class TorchRollout:
             )
         if exact:
             check_exact(dtype, device)
+            graphs = False
         self.shape = read_shape(model_dir)
         self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
         self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers or exact)
         self._exact, self._silu = exact, silu if exact else F.silu
+        # A CPU's plain product with few rows has other bits; on CUDA rows are never padded.
+        self._lone_rows = one_row if exact or self._weights.device.type != "cpu" else plain_rows
         self._rope = Rope(self._weights.arch, torch.device(device), dtype)
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
@@ -99,6 +108,16 @@ class TorchRollout:
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
         self._on_layer = on_layer
+        self._graphs: Graphs | None = None
+        if graphs:
+            parts = Parts(
+                weights=self._weights,
+                rope=self._rope,
+                kv=self._kv,
+                stack=Stack(self._weights.arch, dtype=dtype, device=device),
+                linear=self._linear,
+            )
+            self._graphs = Graphs(parts, make_record(self._weights.device))
 
     def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
         """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
@@ -117,6 +136,8 @@ class TorchRollout:
         pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device), exact=self._exact)
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
+        if self._graphs is not None:
+            self._graphs.put(policy, adapter)
 
     def drop_adapter(self, run_id: RunId, version: int) -> None:
         """Forget an adapter once its last sample has ended; unknown ones are ignored."""
@@ -185,6 +206,8 @@ class TorchRollout:
         self._n_preempted += n_preempted
         self._kv.resize(n_blocks, moves)
         self._batcher.reset()
+        if self._graphs is not None:
+            self._graphs.forget()
 
     def has_work(self) -> bool:
         """True while a forward step would do something."""
@@ -195,11 +218,12 @@ class TorchRollout:
         """One forward step over whatever is runnable."""
         n_evicted = self._blocks.n_evicted
         plan = self._scheduler.plan()
-        batch = self._batcher.build(plan)
+        key = None if self._graphs is None else self._graphs.key_of(plan)
+        batch = self._batcher.build(plan, static=key is not None)
         over: list[Request] = []
         if batch.n_tokens:
             try:
-                over = self._run(plan, batch)
+                over = self._run(plan, batch, key)
             except RuntimeError as e:  # torch's own, out of memory included
                 self._scheduler.preempt_all()
                 first = str(e).strip().splitlines()[0]
@@ -208,11 +232,27 @@ class TorchRollout:
                 ) from e
         return self._report(plan, batch, over, n_evicted)
 
-    def _run(self, plan: Plan, batch: Batch) -> list[Request]:
+    def _run(self, plan: Plan, batch: Batch, key: Key | None) -> list[Request]:
         self._kv.copy(plan.copies)
         self._kv.clear(plan.fresh)
+        touched = self._replay(plan, batch, key) if key else self._forward(plan, batch)
+        over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
+        for request in over:
+            self._close(request)
+        return over
+
+    def _replay(self, plan: Plan, batch: Batch, key: Key) -> list[Request]:
+        """A step of decoding rows alone; returns the requests that it may have ended."""
+        logits_BV = self._graphs.logits(key, batch)
+        if logits_BV is None:
+            return self._forward(plan, self._batcher.build(plan))
+        self._scheduler.advance(plan)
+        return self._draw(batch, logits_BV)
+
+    def _forward(self, plan: Plan, batch: Batch) -> list[Request]:
+        """Any step; returns the requests that it may have ended."""
         segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
-        lora = LoraBatch(segments, lone_rows=1 if self._exact else plain_rows())
+        lora = LoraBatch(segments, lone_rows=self._lone_rows())
         h_ND = forward(
             self._weights,
             batch.tokens_N,
@@ -226,16 +266,12 @@ class TorchRollout:
         self._scheduler.advance(plan)
         touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
         if batch.draws:
-            touched += self._draw(batch, h_ND)
-        over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
-        for request in over:
-            self._close(request)
-        return over
+            touched += self._draw(batch, self._head(h_ND, batch.draw_rows))
+        return touched
 
-    def _draw(self, batch: Batch, h_ND: torch.Tensor) -> list[Request]:
+    def _draw(self, batch: Batch, logits_RV: torch.Tensor) -> list[Request]:
         """Draw the next token of every row that is due; returns the requests that it may have
         ended."""
-        logits_RV = self._head(h_ND, batch.draw_rows)
         found = draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
@@ -313,3 +349,5 @@ class TorchRollout:
         if loaded.doomed and not loaded.n_alive:
             del self._adapters[policy]
             self._blocks.forget_policy(policy)
+            if self._graphs is not None:
+                self._graphs.drop(policy)
