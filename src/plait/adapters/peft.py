@@ -114,7 +114,8 @@ def read_adapter(
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True if the two are equal in the coarser of their types."""
     coarser = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
-    return torch.equal(a.to(coarser), b.to("cpu", coarser))
+    equal: bool = torch.equal(a.to(coarser), b.to("cpu", coarser))
+    return equal
 
 
 def write_durably(file: Path, data: bytes) -> None:
