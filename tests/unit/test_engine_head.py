@@ -110,7 +110,8 @@ def assert_close(got: SampleResult, want: SampleResult) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"max_batch_tokens": 8, "max_seqs": 8}, {"pack_layers": False}]
+    "options",
+    [{}, {"max_batch_tokens": 8, "max_seqs": 8}, {"pack_layers": False}, {"graphs": True}],
 )
 def test_each_in_company_is_as_alone(model: Path, adapters, options: dict[str, Any]) -> None:
     together = finish(engine(model, adapters, **options), *crowd())
