@@ -2,6 +2,8 @@
 
 ``adapter_config.json`` and ``adapter_model.safetensors``. Every tensor of a file must belong to a
 linear layer of the model: an adapter whose names do not match is refused, never silently ignored.
+Where the head is among them, ``peft`` saves the base model's own beside its pair; such a copy is
+not read, but must be what it says.
 
 Shapes: R rank; A is ``(R, in)``, B is ``(out, R)``; the update is ``alpha / R · B A``.
 """
@@ -17,17 +19,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from plait.core.errors import ModelError, StoreError
-from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.core.runs import ALL_LINEAR, HEAD, MLP, LoraSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Key = tuple[int, str]
-"""``(layer, module)`` such as ``(3, "q_proj")``."""
+"""``(layer, module)`` such as ``(3, "q_proj")``; the head is of a layer behind the last."""
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _NAME = re.compile(
     r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight"
 )
+_HEAD_NAME = re.compile(rf"base_model\.model\.{HEAD}\.lora_([AB])\.weight")
+_HEAD_COPY = f"base_model.model.{HEAD}.base_layer.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,9 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     folder = Path(path)
     tensors = {}
     for (layer, module), pair in adapter.pairs.items():
-        block = "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-        stem = f"base_model.model.model.layers.{layer}.{block}.{module}.lora_"
+        block = "mlp" if module in MLP else "self_attn"
+        place = module if module == HEAD else f"model.layers.{layer}.{block}.{module}"
+        stem = f"base_model.model.{place}.lora_"
         for letter, tensor in zip("AB", pair, strict=True):
             tensors[f"{stem}{letter}.weight"] = tensor.detach().cpu().contiguous()
     config = {
@@ -62,8 +67,11 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     write_durably(folder / CONFIG, json.dumps(config, indent=2).encode())
 
 
-def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
-    """Read an adapter directory; ModelError if it is none or names modules that do not exist."""
+def read_adapter(
+    path: str | Path, *, n_layers: int, head_VD: torch.Tensor | None = None
+) -> Adapter:
+    """Read an adapter directory; ModelError if it is none or names modules that do not exist, or
+    brings a copy of the base model's head that is not ``head_VD``."""
     folder = Path(path)
     try:
         config = json.loads((folder / CONFIG).read_text())
@@ -77,8 +85,17 @@ def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
     for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save"):
         if config.get(key):
             raise ModelError(f"{folder} sets {key}, which is not supported")
+    copy_VD = tensors.pop(_HEAD_COPY, None)
+    if copy_VD is not None and not (head_VD is not None and _same(copy_VD, head_VD)):
+        raise ModelError(
+            f"{folder}: {_HEAD_COPY} is not the base model's: load the adapter with the model that "
+            f"it was trained on"
+        )
     halves: dict[Key, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
+        if match := _HEAD_NAME.fullmatch(name):
+            halves.setdefault((n_layers, HEAD), {})[match[1]] = tensor.float()
+            continue
         match = _NAME.fullmatch(name)
         if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
             raise ModelError(f"{folder}: {name} matches no linear layer of the base model")
@@ -92,6 +109,13 @@ def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
         targets=tuple(sorted({module for _, module in halves})),
     )
     return Adapter(spec=spec, pairs={k: (v["A"], v["B"]) for k, v in sorted(halves.items())})
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True if the two are equal in the coarser of their types."""
+    coarser = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
+    equal: bool = torch.equal(a.to(coarser), b.to("cpu", coarser))
+    return equal
 
 
 def write_durably(file: Path, data: bytes) -> None:

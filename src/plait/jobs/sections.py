@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from plait.core.losses import LOSSES
-from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED
+from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, TARGETS
 from plait.jobs.plain import not_plain
 from plait.rewards.names import JUDGE
 
@@ -57,9 +57,9 @@ class AdapterSection(Section):
     @classmethod
     def _exist(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
         for name in targets:
-            if name not in ALL_LINEAR:
-                near = get_close_matches(name, ALL_LINEAR, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(ALL_LINEAR)}"
+            if name not in TARGETS:
+                near = get_close_matches(name, TARGETS, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(TARGETS)}"
                 raise ValueError(f"`{name}` matches no linear layer: {hint}")
         return targets
 

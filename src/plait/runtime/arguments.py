@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from plait.core.errors import RequestError
 from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, Datum, SamplingParams
-from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, LoraSpec
+from plait.core.runs import MAX_RANK, MAX_SEED, MIN_SEED, TARGETS, LoraSpec
 
 D = TypeVar("D")
 MAX_SHOWN = 60
@@ -94,9 +94,9 @@ def lora(spec: object) -> LoraSpec:
         raise RequestError(f"the LoRA rank is {_shown(rank)}: choose 1 to {MAX_RANK}")
     if not (math.isfinite(alpha) and alpha > 0):
         raise RequestError(f"LoRA alpha is {alpha}: choose a positive number")
-    if not targets or (unknown := set(targets) - set(ALL_LINEAR)):
+    if not targets or (unknown := set(targets) - set(TARGETS)):
         wrong = f"hold {min(unknown)}" if targets else "are empty"
-        raise RequestError(f"LoRA targets {wrong}: choose from {', '.join(ALL_LINEAR)}")
+        raise RequestError(f"LoRA targets {wrong}: choose from {', '.join(TARGETS)}")
     return LoraSpec(rank=rank, alpha=alpha, targets=tuple(targets), seed=seed)
 
 

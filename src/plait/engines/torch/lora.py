@@ -8,6 +8,7 @@ Shapes: R rank; a fused projection's A matrices are stacked to ``[ΣR, in]``, th
 the diagonal of ``[out, ΣR]``, scaled by alpha / rank.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
 from plait.core.runs import MAX_RANK
 from plait.engines.torch.arch import Arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.model import projections
 from plait.engines.torch.packed import pack_matrix, packed_product
 
 WHOLE_RANK = 8
@@ -70,20 +71,18 @@ def pack_adapter(
     scale = adapter.spec.alpha / adapter.spec.rank
     factor = 1.0 if exact else scale
     pieces: Pieces = {}
-    for group, modules in GROUPS.items():
-        n_in, outs = group_sizes(arch)[group]
-        for layer in range(arch.n_layers):
-            found = []
-            at = 0
-            for module, n_out in zip(modules, outs, strict=True):
-                if (pair := adapter.pairs.get((layer, module))) is not None:
-                    _check(layer, module, pair, (adapter.spec.rank, n_in, n_out))
-                    found.append((at, pair[0], pair[1] * factor))
-                at += n_out
-            if found:
-                pieces[layer, group] = (
-                    _exact_piece(found, at, scale) if exact else _piece(found, at, dtype, device)
-                )
+    for p in projections(arch):
+        found = []
+        at = 0
+        for module, n_out in zip(p.modules, p.outs, strict=True):
+            if (pair := adapter.pairs.get((p.layer, module))) is not None:
+                _check(p.layer, module, pair, (adapter.spec.rank, p.n_in, n_out))
+                found.append((at, pair[0], pair[1] * factor))
+            at += n_out
+        if found:
+            pieces[p.layer, p.group] = (
+                _exact_piece(found, at, scale) if exact else _piece(found, at, dtype, device)
+            )
     return pieces
 
 
@@ -98,6 +97,7 @@ class LoraBatch:
         self, segments: Sequence[tuple[int, int, Pieces | None]], *, lone_rows: int = 1
     ) -> None:
         self._segments = [s for s in segments if s[2]]
+        self._lone_rows = lone_rows
         self._n_padding = 0
         if len(self._segments) == 1:
             start, end, _ = self._segments[0]
@@ -106,6 +106,11 @@ class LoraBatch:
     @property
     def is_empty(self) -> bool:
         return not self._segments
+
+    def at(self, rows: Sequence[int]) -> "LoraBatch":
+        """The adapters of these rows alone, which are given in rising order."""
+        found = [(bisect_left(rows, s), bisect_left(rows, e), p) for s, e, p in self._segments]
+        return LoraBatch([f for f in found if f[0] < f[1]], lone_rows=self._lone_rows)
 
     def add(self, layer: int, group: str, x_ND: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
         for start, end, pieces in self._segments:

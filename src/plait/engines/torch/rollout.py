@@ -30,7 +30,7 @@ from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
-from plait.engines.torch.model import Rope, forward
+from plait.engines.torch.model import Rope, forward, head_place
 from plait.engines.torch.noise import draw_keys
 from plait.engines.torch.packed import make_linear, one_row, plain_rows
 from plait.engines.torch.replays import Key
@@ -132,7 +132,7 @@ class TorchRollout:
                 f"change, publish another"
             )
         arch, w = self._weights.arch, self._weights
-        adapter = read_adapter(path, n_layers=arch.n_layers)
+        adapter = read_adapter(path, n_layers=arch.n_layers, head_VD=w.head)
         pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device), exact=self._exact)
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
@@ -264,9 +264,9 @@ class TorchRollout:
             on_layer=self._on_layer,
         )
         self._scheduler.advance(plan)
-        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
+        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows, lora))
         if batch.draws:
-            touched += self._draw(batch, self._head(h_ND, batch.draw_rows))
+            touched += self._draw(batch, self._head(h_ND, batch.draw_rows, lora))
         return touched
 
     def _draw(self, batch: Batch, logits_RV: torch.Tensor) -> list[Request]:
@@ -295,13 +295,15 @@ class TorchRollout:
                 touched.append(s.request)
         return touched
 
-    def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Logits of ``rows``: each is computed once, though several samples may draw from it."""
+    def _head(self, h_ND: torch.Tensor, rows: list[int], lora: LoraBatch) -> torch.Tensor:
+        """Logits of ``rows``, which rise: each is computed once, though several samples may draw
+        from it."""
         distinct = list(dict.fromkeys(rows))
         padded = distinct + [distinct[0]] * (self._least_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
         logits = self._linear(h_ND, self._weights.head, None)
+        lora.at(distinct).add(*head_place(self._weights.arch), h_ND, logits)
         if distinct == rows:
             return logits[: len(rows)]
         place = {row: i for i, row in enumerate(distinct)}

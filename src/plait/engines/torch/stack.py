@@ -3,7 +3,8 @@
 A adapter of rank R takes R free columns of a common matrix per fused projection, whatever columns
 they are. Each row multiplies with all columns and keeps its own adapter's, so that who sits where,
 and which rows are whose, is data. What a row does not keep becomes zero before B, and only finite
-adapters are taken in, so no row meets another adapter's numbers (0 · NaN would be NaN).
+adapters are taken in, so no row meets another adapter's numbers (0 · NaN would be NaN). One that
+changes the head is left out.
 
 Shapes: B rows; S columns; K layers of a fused projection; I inputs, O outputs.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from plait.adapters.peft import Adapter
+from plait.core.runs import HEAD
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.blocks import Policy
 from plait.engines.torch.model import GROUPS, group_sizes
@@ -58,6 +60,8 @@ class Stack:
         """Take in an adapter that fits the model, in place of one of that name. True if the
         matrices are new ones (they have grown)."""
         self.drop(policy)
+        if any(module == HEAD for _, module in adapter.pairs):
+            return False  # Columns as long as the vocabulary would cost every row.
         rank, scale = adapter.spec.rank, adapter.spec.alpha / adapter.spec.rank
         if not all(bool((b * scale).isfinite().all()) for _, b in adapter.pairs.values()):
             return False

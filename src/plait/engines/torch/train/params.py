@@ -18,9 +18,9 @@ import torch
 
 from plait.adapters.peft import Adapter, Key
 from plait.core.errors import ModelError, RequestError
-from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
+from plait.core.runs import MAX_RANK, TARGETS, LoraSpec
 from plait.engines.torch.arch import Arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.model import projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,12 @@ def check_spec(spec: LoraSpec) -> None:
     if not (math.isfinite(spec.alpha) and spec.alpha > 0):
         raise RequestError(f"LoRA alpha {spec.alpha}: choose a positive number")
     if not spec.targets:
-        raise RequestError(f"LoRA targets are empty: choose from {', '.join(ALL_LINEAR)}")
+        raise RequestError(f"LoRA targets are empty: choose from {', '.join(TARGETS)}")
     for name in spec.targets:
-        if name not in ALL_LINEAR:
-            near = difflib.get_close_matches(name, ALL_LINEAR, n=1)
+        if name not in TARGETS:
+            near = difflib.get_close_matches(name, TARGETS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
-            known = ", ".join(ALL_LINEAR)
+            known = ", ".join(TARGETS)
             raise RequestError(
                 f"LoRA target {name!r} matches no linear layer: {guess}known: {known}"
             )
@@ -78,29 +78,28 @@ def check_spec(spec: LoraSpec) -> None:
 def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
     """Parts in buffer order: by layer, then fused projection, its A matrices before its B's."""
     parts, end = [], 0
-    for layer in range(arch.n_layers):
-        for group, (n_in, outs) in group_sizes(arch).items():
-            chosen, column = [], 0
-            for module, n_out in zip(GROUPS[group], outs, strict=True):
-                if module in spec.targets:
-                    chosen.append((module, n_out, column))
-                column += n_out
-            b_start = end + len(chosen) * spec.rank * n_in
-            for i, (module, n_out, column) in enumerate(chosen):
-                parts.append(
-                    Part(
-                        layer=layer,
-                        group=group,
-                        module=module,
-                        a_start=end + i * spec.rank * n_in,
-                        b_start=b_start,
-                        n_in=n_in,
-                        n_out=n_out,
-                        column=column,
-                    )
+    for p in projections(arch):
+        chosen, column = [], 0
+        for module, n_out in zip(p.modules, p.outs, strict=True):
+            if module in spec.targets:
+                chosen.append((module, n_out, column))
+            column += n_out
+        b_start = end + len(chosen) * spec.rank * p.n_in
+        for i, (module, n_out, column) in enumerate(chosen):
+            parts.append(
+                Part(
+                    layer=p.layer,
+                    group=p.group,
+                    module=module,
+                    a_start=end + i * spec.rank * p.n_in,
+                    b_start=b_start,
+                    n_in=p.n_in,
+                    n_out=n_out,
+                    column=column,
                 )
-                b_start += n_out * spec.rank
-            end = b_start
+            )
+            b_start += n_out * spec.rank
+        end = b_start
     return parts
 
 

@@ -38,14 +38,21 @@ def save_run(path: str | Path, params: RunParams, *, base_model: str, optimizer:
         write_durably(folder / OPTIMIZER, save(moments, metadata={"plait": note}))
 
 
-def load_run(path: str | Path, arch: Arch, device: torch.device, *, optimizer: bool) -> RunParams:
+def load_run(
+    path: str | Path,
+    arch: Arch,
+    device: torch.device,
+    *,
+    optimizer: bool,
+    head_VD: torch.Tensor | None = None,
+) -> RunParams:
     """Make a run from ``save_run``'s files, or without ``optimizer`` from any PEFT LoRA directory.
 
     Without ``optimizer`` the moments and their step counter start from zero. ModelError if a file
     is missing or does not fit the base model.
     """
     folder = Path(path)
-    adapter = read_adapter(folder, n_layers=arch.n_layers)
+    adapter = read_adapter(folder, n_layers=arch.n_layers, head_VD=head_VD)
     spec, version = adapter.spec, 0
     if (folder / RUN).is_file():
         run = json.loads((folder / RUN).read_text())
