@@ -21,13 +21,13 @@ decision costs what has changed. Left to others: profiling; beginning a step at 
 (``phase_s`` on the runtime's clock, modulo the period); whose operation is next (``hrrn``).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from plait.core.ids import TenantId
 from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
 from plait.core.plan import Wait
 from plait.policies import node_index, node_queue, reservation, rings, waits
@@ -70,25 +70,25 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        known_s = float(state.get("horizon_s", 0.0))
-        horizon_s = max(known_s, rings.horizon(max(_periods(view), default=0.0)))
-        entries, self._changed, freed = node_index.refresh(
-            state.get("groups", {}), view.groups, horizon_s, anew=horizon_s != known_s
-        )
-        self._table = GroupTable(view.groups, entries, horizon_s)
-        self._epoch = int(state.get("epoch", 0)) + freed
+        index = node_index.refresh(state, view)
+        self._changed = index.changed
+        self._table = GroupTable(view.groups, index.entries, index.horizon_s)
+        self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)
         self._since_overdue = int(state.get("since_overdue", 0))
         self._reserved: reservation.Reserved | None = state.get("reserved")
-        here = {run.run_id for group in view.groups for run in group.runs}
-        self._bound = {r: e for r, e in state.get("bound", {}).items() if r in here}
+        self._bound: dict[str, dict[str, Any]] = dict(state.get("bound", {}))
+        for run_id in index.left:
+            self._bound.pop(run_id, None)
         self._quotas = by_tenant(policy.quotas)
         self._asking = {run.tenant_id for run in view.waiting}
-        self._held: dict[TenantId, float] = {}
-        self._n_runs: dict[TenantId, int] = {}
+        self._held: dict[str, float] = {}
+        self._n_runs = Counter(kept["tenant"] for kept in self._bound.values())
         self._n_failed = 0
+        held = self._held
         for kept in self._bound.values():
-            self._charge(kept)
+            tenant = kept["tenant"]
+            held[tenant] = held.get(tenant, 0.0) + kept["devices"]
 
     def run(self) -> tuple[PlacementPlan, State]:
         """The plan and the new state."""
@@ -137,7 +137,7 @@ class _Decision:
             return None
         n_devices = sum(group.n_devices for group in self._table.groups)
         share = self._held.get(run.tenant_id, 0.0) / max(1, n_devices)
-        n_runs = self._n_runs.get(run.tenant_id, 0)
+        n_runs = self._n_runs[run.tenant_id]
         why = quota.exceeded(n_runs, share, contended=len(self._asking) > 1)
         return Refusal(reason=waits.QUOTA, detail=why) if why else None
 
@@ -173,28 +173,15 @@ class _Decision:
     def _bind(self, run: WaitingRun, spot: Spot) -> Binding:
         group = self._table.groups[spot.i]
         self._table.add(run, spot)
-        self._bound[run.run_id] = kept = {
+        devices = group.n_devices * spot.mean
+        self._bound[run.run_id] = {
             "tenant": run.tenant_id,
-            "devices": group.n_devices * spot.mean,
+            "devices": devices,
             "until": reservation.until(run, self._now),
         }
-        self._charge(kept)
+        self._held[run.tenant_id] = self._held.get(run.tenant_id, 0.0) + devices
+        self._n_runs[run.tenant_id] += 1
         return Binding(run_id=run.run_id, group_id=group.group_id, phase_s=spot.phase_s)
-
-    def _charge(self, kept: dict[str, Any]) -> None:
-        tenant = TenantId(kept["tenant"])
-        self._held[tenant] = self._held.get(tenant, 0.0) + kept["devices"]
-        self._n_runs[tenant] = self._n_runs.get(tenant, 0) + 1
-
-
-def _periods(view: PlacementView) -> Iterator[float]:
-    for run in view.waiting:
-        if run.demand is not None:
-            yield run.demand.period_s
-    for group in view.groups:
-        for placed in group.runs:
-            if placed.demand is not None:
-                yield placed.demand.period_s
 
 
 def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:

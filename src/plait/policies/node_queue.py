@@ -11,7 +11,6 @@ Invariants: the first of the order that found no place is the *head*; a group is
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from plait.core.ids import TenantId
 from plait.core.placement import WaitingRun
 from plait.policies.fairness import AGE_GRANTS, MIN_WEIGHT
 
@@ -31,7 +30,7 @@ def enter(old: Mapping[str, dict[str, Any]], waiting: Sequence[WaitingRun]) -> P
 def order(
     places: Places,
     waiting: Sequence[WaitingRun],
-    held: Mapping[TenantId, float],
+    held: Mapping[str, float],
     since_overdue: int,
     eligible: Callable[[WaitingRun], bool],
 ) -> tuple[list[WaitingRun], WaitingRun | None]:
