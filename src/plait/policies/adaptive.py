@@ -93,7 +93,8 @@ class AdaptiveAdmission:
         seated |= {run.run_id: run.step for run in taken}
         fair = fairness.settle(fair, ranked, [run.run_id for run in taken])
         out = [run for run in asking if run.run_id not in seated]
-        left = tuple(r for r in view.runs if r not in out)
+        hidden = {run.run_id for run in out}
+        left = tuple(run for run in view.runs if run.run_id not in hidden)
         plan, inner = self.inner.decide(replace(view, runs=left), state.get("inner", {}), now)
         told = _told(out, ranked, len(seated), control, sum(w.position > 0 for w in plan.waits))
         control = {**control, "waited": control["waited"] or bool(out)}

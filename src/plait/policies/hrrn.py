@@ -8,11 +8,11 @@ nothing starves and priorities only hasten. Since a run of one model's operation
 they follow each other until somebody else's wait outweighs it.
 
 Invariants: an item of a run that is paused or has ended is never chosen; whenever another item is
-there one is chosen; what ends an update that has begun goes first; every run that waits gets exactly
-one ``Wait``. An operation that has begun is not interrupted. There is no state.
+there one is chosen; what ends an update that has begun goes first; every run that waits gets
+exactly one ``Wait``. An operation that has begun is not interrupted. There is no state.
 
-Left to others: the estimates and the switch itself. ``switch_aware=False`` is HRRN as Hansen has it,
-the baseline: its estimates leave the switch out.
+Left to others: the estimates and the switch itself. ``switch_aware=False`` is plain HRRN, the
+baseline: its service time leaves the switch out.
 """
 
 from dataclasses import dataclass

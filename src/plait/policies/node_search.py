@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.placement import GroupFacts, PlacedRun, WaitingRun
+from plait.core.placement import Demand, GroupFacts, PlacedRun, WaitingRun
 from plait.policies import node_index, rings, waits
 from plait.policies.node_index import Entry
 from plait.policies.rings import Floats
@@ -29,7 +29,7 @@ closely that their curves almost overlap (JigsawRL Fig. 6)."""
 ROUNDING = 1e-6
 """Overlaps that differ by less are equal, in bins."""
 SEAM = 0.5
-"""Bins per step: what two runs that follow each other have in common where their ends share bins."""
+"""Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,9 @@ class GroupTable:
         over = np.maximum(self._load(i) + trace - rings.CAPACITY, 0.0)
         if over.sum() <= ROUNDING:
             return True
-        traces = [(run.demand, trace, run.slack_s)] if run.demand is not None else []
+        traces: list[tuple[Demand | None, Floats, float]] = []
+        if run.demand is not None:
+            traces.append((run.demand, trace, run.slack_s))
         for r in self.runs[i]:
             there = rings.project(r.demand, r.phase_s, self.horizon_s)
             traces.append((r.demand, there, r.slack_s))
