@@ -40,7 +40,7 @@ class SchemeSpec:
     pipeline: Literal["sync", "one-step", "async"] | None = None
     """Every job's; ``None`` leaves it to the job."""
     rollout: Literal["own", "together"] | None = None
-    """Rollout on devices apart from training's, or on the same ones, at training's data parallelism;
+    """Rollout on devices apart from training's, or on the same ones at its data parallelism;
     ``None`` leaves it to the job."""
     placement: str = "isolated"
     dispatch: str = "fifo"
