@@ -21,7 +21,6 @@ decision costs what has changed. Left to others: profiling; beginning a step at 
 (``phase_s`` on the runtime's clock, modulo the period); whose operation is next (``hrrn``).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -78,24 +77,20 @@ class _Decision:
         self._since_overdue = int(state.get("since_overdue", 0))
         self._reserved: reservation.Reserved | None = state.get("reserved")
         self._bound: dict[str, dict[str, Any]] = dict(state.get("bound", {}))
+        self._tenants: dict[str, list[float]] = dict(state.get("tenants", {}))
         for run_id in index.left:
-            self._bound.pop(run_id, None)
+            if run_id in self._bound:
+                self._charge(self._bound.pop(run_id), -1)
         self._quotas = by_tenant(policy.quotas)
         self._asking = {run.tenant_id for run in view.waiting}
-        self._held: dict[str, float] = {}
-        self._n_runs = Counter(kept["tenant"] for kept in self._bound.values())
         self._n_failed = 0
-        held = self._held
-        for kept in self._bound.values():
-            tenant = kept["tenant"]
-            held[tenant] = held.get(tenant, 0.0) + kept["devices"]
 
     def run(self) -> tuple[PlacementPlan, State]:
         """The plan and the new state."""
         table = self._table
         shift = tuple(b for g in self._changed for b in _rephased(g, table.horizon_s))
         queue, overdue = node_queue.order(
-            self._places, self._waiting, self._held, self._since_overdue, self._eligible
+            self._places, self._waiting, self._tenants, self._since_overdue, self._eligible
         )
         bind: list[Binding] = []
         placed: list[WaitingRun] = []
@@ -124,6 +119,7 @@ class _Decision:
             "groups": table.entries,
             "queue": node_queue.settle(self._places, self._waiting, placed),
             "bound": self._bound,
+            "tenants": self._tenants,
             "reserved": self._reserved,
             "since_overdue": self._since_overdue,
         }
@@ -136,9 +132,10 @@ class _Decision:
         if quota is None:
             return None
         n_devices = sum(group.n_devices for group in self._table.groups)
-        share = self._held.get(run.tenant_id, 0.0) / max(1, n_devices)
-        n_runs = self._n_runs[run.tenant_id]
-        why = quota.exceeded(n_runs, share, contended=len(self._asking) > 1)
+        n_runs, devices = self._tenants.get(run.tenant_id, (0, 0.0))
+        why = quota.exceeded(
+            int(n_runs), devices / max(1, n_devices), contended=len(self._asking) > 1
+        )
         return Refusal(reason=waits.QUOTA, detail=why) if why else None
 
     def _try(
@@ -173,15 +170,19 @@ class _Decision:
     def _bind(self, run: WaitingRun, spot: Spot) -> Binding:
         group = self._table.groups[spot.i]
         self._table.add(run, spot)
-        devices = group.n_devices * spot.mean
         self._bound[run.run_id] = {
             "tenant": run.tenant_id,
-            "devices": devices,
+            "devices": group.n_devices * spot.mean,
             "until": reservation.until(run, self._now),
         }
-        self._held[run.tenant_id] = self._held.get(run.tenant_id, 0.0) + devices
-        self._n_runs[run.tenant_id] += 1
+        self._charge(self._bound[run.run_id], 1)
         return Binding(run_id=run.run_id, group_id=group.group_id, phase_s=spot.phase_s)
+
+    def _charge(self, kept: dict[str, Any], sign: int) -> None:
+        """One run more or fewer of its tenant's."""
+        n, devices = self._tenants.pop(kept["tenant"], (0, 0.0))
+        if n + sign > 0:
+            self._tenants[kept["tenant"]] = [n + sign, devices + sign * kept["devices"]]
 
 
 def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:

@@ -75,11 +75,8 @@ def refresh(state: Mapping[str, Any], view: PlacementView) -> Index:
     entries: dict[str, Entry] = {
         g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups
     }
-    before = {
-        group_id: known
-        for group_id, known in old.items()
-        if group_id not in entries or entries[group_id] is not known
-    }
+    gone = old.keys() - entries.keys()
+    before = {group_id: old[group_id] for group_id in (*made, *gone) if group_id in old}
     there = {run.run_id for group in stale for run in group.runs}
     return Index(
         horizon_s=horizon_s,
@@ -91,12 +88,16 @@ def refresh(state: Mapping[str, Any], view: PlacementView) -> Index:
 
 
 def _same(known: Entry | None, runs: Sequence[PlacedRun]) -> bool:
+    """Compared in place: lists made for it would set off the garbage collector."""
     if known is None or len(known["key"]) != len(runs):
         return False
     for (run_id, phase_s, period_s), run in zip(known["key"], runs, strict=True):
-        if run_id != run.run_id or phase_s != run.phase_s:
-            return False
-        if period_s != (0.0 if run.demand is None else run.demand.period_s):
+        demand = run.demand
+        if (
+            run_id != run.run_id
+            or phase_s != run.phase_s
+            or period_s != (0.0 if demand is None else demand.period_s)
+        ):
             return False
     return True
 

@@ -60,7 +60,7 @@ class GroupTable:
         self, groups: Sequence[GroupFacts], entries: dict[str, Entry], horizon_s: float
     ) -> None:
         self.groups, self.entries, self.horizon_s = groups, entries, horizon_s
-        self.runs = [list(group.runs) for group in groups]
+        self.runs: list[Sequence[PlacedRun]] = [group.runs for group in groups]
         self._loads: dict[int, Floats] = {}
         of = [entries[group.group_id] for group in groups]
         self._n = np.array([group.n_devices for group in groups], dtype=np.int64)
@@ -117,7 +117,6 @@ class GroupTable:
 
     def add(self, run: WaitingRun, spot: Spot) -> None:
         """Bind the run there."""
-        runs = self.runs[spot.i]
         placed = PlacedRun(
             run_id=run.run_id,
             demand=run.demand,
@@ -125,7 +124,7 @@ class GroupTable:
             host_bytes=run.host_bytes,
             slack_s=run.slack_s,
         )
-        runs.append(placed)
+        self.runs[spot.i] = (*self.runs[spot.i], placed)
         self._enter(spot.i)
 
     def _best(
