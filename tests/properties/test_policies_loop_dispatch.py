@@ -1,6 +1,6 @@
 """What holds for response ratios, seats and quotas in a closed loop, whatever the runs do."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from policy_loop import Job, simulate
 
 from plait.core.ids import TenantId
+from plait.core.view import DispatchView
+from plait.policies.hrrn import HrrnDispatch
 from plait.policies.quotas import Quota, QuotaAdmission
 from plait.policies.registry import make
 
@@ -63,6 +65,31 @@ def test_quotas_are_kept_and_hold_up_nobody_for_ever(jobs: list[Job]) -> None:
     sharing = replace(inner, admission=QuotaAdmission(inner=inner.admission, quotas=(quota,)))
     record = simulate(sharing, jobs, budget=BUDGET, horizon_s=10 * alone_s(jobs) + 1000)
     assert record.most_active <= 2
+    assert all(record.steps[f"r{i:02d}"] == job.n_steps for i, job in enumerate(jobs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misjudged:
+    """HRRN that is told times wrong by up to five times, each run's its own way."""
+
+    inner: HrrnDispatch = field(default_factory=HrrnDispatch)
+    name: str = "misjudged"
+
+    def decide(self, view: DispatchView, state: dict, now: float):
+        items = tuple(
+            replace(
+                item, est_s=item.est_s * (0.2, 1.0, 5.0)[int(item.run_id[1:]) % 3], switch_s=1.0
+            )
+            for item in view.items
+        )
+        return self.inner.decide(replace(view, items=items), state, now)
+
+
+@settings(max_examples=15)
+@given(jobs=jobs_of_any_kind)
+def test_wrong_estimates_starve_nobody(jobs: list[Job]) -> None:
+    sharing = replace(make("plait"), dispatch=Misjudged())
+    record = simulate(sharing, jobs, budget=BUDGET, horizon_s=10 * alone_s(jobs) + 1000)
     assert all(record.steps[f"r{i:02d}"] == job.n_steps for i, job in enumerate(jobs))
 
 
