@@ -43,6 +43,13 @@ class Cost:
 ENOUGH_TOKENS = 128
 """A micro-batch of so many tokens runs at the machine's rate (measured: from about 100)."""
 
+LANE_TOKENS = 300
+"""Fewer are faster by one lane with all cores."""
+
+AGAIN = 0.05
+"""Share of tokens that may be computed twice, because a prefix is in two micro-batches, so that
+these can be carried out side by side: what that gains is more."""
+
 
 def train_cost(
     arch: Arch, item_bytes: int, fixed_bytes: int = 0, *, recompute: bool = False
@@ -112,6 +119,42 @@ def micro_batches(
     if batch:
         batches.append(tuple(batch))
     return batches
+
+
+def even_batches(
+    lengths: Sequence[int],
+    cost: Cost,
+    budget_bytes: int,
+    max_tokens: int,
+    alike: Sequence[Family] = (),
+    *,
+    lanes: int = 1,
+) -> list[tuple[int, ...]]:
+    """``micro_batches`` in a number that ``lanes`` can share and of like size, where each has
+    ``LANE_TOKENS`` then and no more than ``AGAIN`` of the tokens are computed again for it."""
+
+    def plan(most: int) -> list[tuple[int, ...]]:
+        return micro_batches(lengths, cost, budget_bytes, most, alike)
+
+    batches = plan(max_tokens)
+    n = -(-len(batches) // lanes) * lanes
+    total = sum(_n_tokens(batch, lengths, alike) for batch in batches)
+    if lanes == 1 or total < n * LANE_TOKENS:
+        return batches
+    low, high = total // n, max_tokens
+    while low < high:  # the fewest tokens with which n micro-batches do
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(plan(middle)) <= n else (middle + 1, high)
+    even = plan(high)
+    again = sum(_n_tokens(batch, lengths, alike) for batch in even) - total
+    return even if again <= AGAIN * total else batches
+
+
+def _n_tokens(batch: Sequence[int], lengths: Sequence[int], alike: Sequence[Family]) -> int:
+    """Tokens that are computed for a micro-batch."""
+    members = set(batch)
+    known = sum(f.shared * max(0, len(members.intersection(f.members)) - 1) for f in alike)
+    return sum(lengths[i] for i in batch) - known
 
 
 def _rank(i: int, lengths: Sequence[int], family: Mapping[int, Family]) -> tuple[int, int]:
