@@ -37,8 +37,8 @@ from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import (
     SLACK,
     Cost,
-    even_batches,
     forward_cost,
+    rounds,
     train_cost,
 )
 from plait.engines.torch.train.params import RunParams
@@ -83,7 +83,7 @@ class TorchTrain:
         self._by = Exact(make_linear(self._weights)[0]) if exact else PLAIN
         self._arch, self._device = self._weights.arch, self._weights.device
         self._rope = Rope(self._arch, self._device, dtype)
-        self._budget_bytes = int(memory_bytes / SLACK / self._lanes.n)
+        self._budget_bytes = int(memory_bytes / SLACK)
         self._max_tokens = max_tokens or MAX_TOKENS.get(self._device.type, MAX_TOKENS["cpu"])
         head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
         self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes, recompute=recompute)
@@ -199,7 +199,7 @@ class TorchTrain:
     def _plan(self, cost: Cost) -> Plan:
         budget_bytes, max_tokens = self._budget_bytes, self._max_tokens
         n = self._lanes.n
-        return lambda lengths, alike: even_batches(
+        return lambda lengths, alike: rounds(
             lengths, cost, budget_bytes, max_tokens, alike, lanes=n
         )
 

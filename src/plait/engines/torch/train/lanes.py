@@ -28,7 +28,9 @@ class Lanes:
         self.n = n
         self._on_layer = on_layer
         # Kept: the memory of a thread that ends stays with the allocator, which may not use it.
-        self._threads = ThreadPoolExecutor(n, "lane")
+        # Asked for its number of threads, or torch would give a new thread the last number that was
+        # set anywhere, over the one that is set in it.
+        self._threads = ThreadPoolExecutor(n, "lane", initializer=torch.get_num_threads)
 
     def run(self, works: Sequence[Callable[[OnLayer], T]]) -> list[Callable[[], T]]:
         """Ways to have what each work makes (or raises), which is done by then; only one that is by

@@ -1,8 +1,8 @@
 """Passes: takes the data of one or several runs through the model, micro-batch by micro-batch.
 
 Micro-batches are planned over all runs' sequences together; inside one, a run's sequences lie
-together. As many as there are lanes are carried out at once. Where memory is short, from then on
-one at a time; one that does not fit by itself is tried again in halves. What fails of a run ends
+together. Those of one round are carried out at once. Where memory is short there is one at a time
+from then on; one that does not fit by itself is tried again in halves. What fails of a run ends
 that run's share alone, and its sequences are left out of what follows. What is done with a
 micro-batch is the caller's.
 """
@@ -23,12 +23,12 @@ from plait.engines.torch.exact import VECTOR
 from plait.engines.torch.train.batch import Packed, pack
 from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.lanes import Lanes, OnLayer
-from plait.engines.torch.train.packing import halves
+from plait.engines.torch.train.packing import Batch, halves
 from plait.engines.torch.train.prefix import Family, families
 
 Logprobs = tuple[float, ...]
-Plan = Callable[[list[int], list[Family]], list[tuple[int, ...]]]
-"""From lengths and families to micro-batches, as ``packing.micro_batches``."""
+Plan = Callable[[list[int], list[Family]], list[tuple[Batch, ...]]]
+"""From lengths and families to the micro-batches of each round, as ``packing.rounds``."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,9 +69,8 @@ def passes(
     were under way at once. ``exact``: free memory decides nothing."""
     places, alike = _line_up(shares)
     waiting = deque(plan([shares[s].checked[i].length for s, i in places], alike))
-    at_once = lanes.n
 
-    def begin(batch: tuple[int, ...]) -> "_Begun[S]":
+    def begin(batch: Batch) -> "_Begun[S]":
         # Stable: inside a run longest first, as planned.
         together = groupby(sorted((places[j] for j in batch), key=lambda p: p[0]), lambda p: p[0])
         indices = {s: [i for _, i in found] for s, found in together}
@@ -82,20 +81,19 @@ def passes(
         return packed, compute(packed, begun.shares, on_layer)
 
     while waiting:
-        here: list[_Begun[S]] = []
-        while waiting and len(here) < at_once:
-            batch = tuple(j for j in waiting.popleft() if shares[places[j][0]].error is None)
-            if batch:
-                here.append(begin(batch))
+        wanted = [
+            tuple(j for j in batch if shares[places[j][0]].error is None)
+            for batch in waiting.popleft()
+        ]
+        here = [begin(batch) for batch in wanted if batch]
         made = lanes.run([partial(carry_out, begun) for begun in here])
-        again: list[tuple[int, ...]] = []
+        again: list[Batch] = []
         for begun, result in zip(here, made, strict=True):
             try:
                 packed, found = result()
             except (RuntimeError, MemoryError) as e:
                 if not _out_of_memory(e):
                     raise
-                at_once = 1
                 if len(here) > 1:  # each by itself may fit
                     again.append(begun.batch)
                 elif len(begun.batch) == 1:
@@ -112,14 +110,16 @@ def passes(
             yield TrainStep(
                 n_tokens=sum(tokens.values()), tokens_by_run=tokens, forward_only=forward_only
             )
-        waiting.extendleft(reversed(again))
+        if again:
+            again += [batch for batches in waiting for batch in batches]
+            waiting = deque((batch,) for batch in again)
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun(Generic[S]):
     """A micro-batch: its places, and the shares that it is of, with the data of each."""
 
-    batch: tuple[int, ...]
+    batch: Batch
     shares: list[S]
     indices: list[list[int]]
 
