@@ -53,7 +53,8 @@ MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
 prefix is computed once per micro-batch (measured: 256 tokens take 1.4 times as long)."""
 
 LANES = 2
-"""Micro-batches at once on a CPU."""
+"""Micro-batches at once on a CPU, however many cores it has: so neither results nor bits depend on
+that."""
 
 
 class TorchTrain:
