@@ -110,7 +110,6 @@ def test_a_beginning_is_not_computed_twice_for_the_sake_of_lanes() -> None:
     for shared, want in ((int(600 * AGAIN), 2), (2 * int(600 * AGAIN), 1)):
         lengths = [shared + 200] * 3
         family = [Family(members=(0, 1, 2), shared=shared)]
-        lengths += [shared + 200] * 0
         assert [len(r) for r in rounds(lengths, free, 1, 10**6, family, lanes=2)] == [want]
 
 
