@@ -1,9 +1,10 @@
 """Bench: a process that does one kind of work at a time for as long as it is asked to, and says how
 long each unit of it took.
 
-``python -m plait.engines.torch.bench FD MODEL_DIR CACHE_TOKENS DEVICE DTYPE``: takes ``Ask``s from the socket,
-answers each with ``Took``, and ends when the socket closes. Two of them with shares of the cores
-measure what co-location costs. The clock is the machine's, so that both keep to one window.
+``python -m plait.engines.torch.bench FD MODEL_DIR CACHE_TOKENS DEVICE DTYPE``: takes ``Ask``s from
+the socket, answers each with ``Took``, and ends when the socket closes. Two of them with shares of
+the cores measure what co-location costs. The clock is the machine's, so that both keep to one
+window.
 """
 
 import contextlib
