@@ -35,6 +35,10 @@ class JobOutcome:
     """Prompt and response tokens of all its steps."""
     waits_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by reason."""
+    max_lag: int = 0
+    """Most versions that a batch was behind the one that it updated."""
+    ended: str = "done"
+    """``done``, ``cancelled``, or ``unfinished`` where the simulation was stopped before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
