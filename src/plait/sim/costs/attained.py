@@ -139,8 +139,8 @@ def attained(family: str, factors: Mapping[str, float]) -> Attained:
     changed: dict[str, float] = {}
     for name, factor in factors.items():
         pick("constant", name, dict.fromkeys(NAMES, True))
-        if not (isfinite(factor) and factor > 0):
-            raise ConfigError(f"constants.{name} is {factor}: give a positive factor, e.g. 1.3")
+        if not (isinstance(factor, (int, float)) and isfinite(factor) and factor > 0):
+            raise ConfigError(f"constants.{name} is {factor!r}: give a positive factor, e.g. 1.3")
         changed[name] = getattr(base, name) * factor
         if name in SHARES and changed[name] > 1:
             raise ConfigError(
