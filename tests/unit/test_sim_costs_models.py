@@ -101,4 +101,6 @@ def test_a_wrong_configuration_is_named(text: str, message: str, tmp_path: Path)
 
 def test_a_missing_file_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"give a Hugging Face config\.json"):
+        model_of(f"{tmp_path}/nothing.json")
+    with pytest.raises(ConfigError, match="unknown model 'nothing'"):
         model_of(f"{tmp_path}/nothing")

@@ -163,11 +163,10 @@ MODELS = {
 
 def model_of(name: str) -> Model:
     """The model called ``name``, or the one that a config.json (or its directory) describes."""
+    path = Path(name)
+    if name.endswith(".json") or ("/" in name and path.exists()):
+        return read_model(path)
     short = name.lower().rsplit("/", 1)[-1].removesuffix("-instruct").removesuffix("-base")
-    if short in MODELS and not Path(name, "config.json").is_file():
-        return MODELS[short]
-    if name.endswith(".json") or "/" in name:
-        return read_model(Path(name))
     return pick("model", short, MODELS)
 
 
