@@ -61,9 +61,7 @@ class SimpleCosts:
     ) -> Simple:
         if device != "unit":
             raise ConfigError(f"unknown device {device!r}: choose unit")
-        return replace(
-            self._base, n=n, replicas=replicas, memory_bytes=n * self._base.memory_bytes
-        )
+        return replace(self._base, n=n, replicas=replicas, memory_bytes=n * self._base.memory_bytes)
 
 
 def fixed(n: int) -> Lengths:

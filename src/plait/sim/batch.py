@@ -1,8 +1,9 @@
 """Decode batch: samples that one engine decodes together, and how long until something happens.
 
 Each forward step gives every row one token, so a row ends at a forward step that is known when it
-joins: rows are kept in that order and nothing is touched between the ends that matter (a *milestone*:
-a row that somebody waits for, the last row of a portion, a full cache, a change of bucket).
+joins: rows are kept in that order and nothing is touched between the ends that matter, the
+*milestones*: a row that somebody waits for, the last row of a portion, a full cache, a change of
+bucket.
 
 *Exact*: a milestone after each forward step, timed by its rows and context. *Fluid*: stretches in
 which the rows fall by no more than ``COARSE``, timed by mean rows and mean context; the cost of a

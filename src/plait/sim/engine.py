@@ -1,4 +1,4 @@
-"""Rollout engine: one worker's decode batch, its queue, its cache, and samples out with their tools.
+"""Rollout engine: one worker's decode batch, its queue, its cache, and samples out with tools.
 
 A sample is queued, joins the batch when its cache fits, decodes a turn, waits for a tool with its
 cache held idle, and comes back. A batch that has outgrown the cache gives up idle caches first and
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEADROOM_STEPS = 64
 """A row joins only if the batch with it has room for so many steps: without it, whoever joins a
-full cache is sent away again at once (vLLM keeps a hundredth of its blocks free to the same end)."""
+full cache is sent away again at once (vLLM keeps a hundredth of its blocks free for that)."""
 
 
 class Engine:
@@ -67,6 +67,8 @@ class Engine:
         self.job = owner
         self.held_back = False
         """Nothing starts here until it is let go (a plan makes it wait)."""
+        worker.on_lost.append(self.lost)
+        worker.on_back.append(self.release)
 
     @property
     def left_s(self) -> float:
@@ -126,6 +128,25 @@ class Engine:
         row.context += result_tokens
         self.submit([row])
 
+    def lost(self) -> None:
+        """Its worker is gone, and all caches with it: what was drawn is kept, to be computed
+        again."""
+        self.worker.sync()
+        ended = self.batch.settle()
+        self._charge(len(ended))
+        for row in ended:
+            self._left(row)
+        for row in sorted(self.batch.rows, key=lambda row: -row.order):
+            self._remove(row)
+            row.compute = row.context
+            self.queue.appendleft(row)
+        for row in self.idle:
+            row.compute = row.context
+        self.idle.clear()
+        self.idle_tokens = 0
+        self._plan()
+        self._finish(ended)
+
     def take(self, portion: "Portion") -> list[Row]:
         """Take out all of a portion's samples that are here, to go on elsewhere or to be dropped;
         those out with a tool are forgotten as far as the cache goes."""
@@ -143,8 +164,7 @@ class Engine:
         return out
 
     def release(self) -> None:
-        """What was held back may start."""
-        self.held_back = False
+        """Its rows may start."""
         self._update([])
 
     def resize(self, pool_tokens: int) -> None:
@@ -200,7 +220,7 @@ class Engine:
             self.on_change(self)
 
     def _admit(self) -> None:
-        if self.held_back:
+        if self.held_back or self.worker.lost:
             return
         batch, new = self.batch, []
         n, held = len(batch.rows), batch.held

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from plait.core.placement import Demand
 from plait.sim.batch import Batch, Row
 from plait.sim.costs.protocol import Costs
-from plait.sim.draws import StepDraw, draw_step
+from plait.sim.lengths import StepDraw, draw_step
 from plait.sim.spec import JobSpec
 
 N_BINS = 32

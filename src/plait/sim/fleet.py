@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from plait.core.plan import Keep
 from plait.sim.batch import Row
-from plait.sim.draws import StepDraw
 from plait.sim.engine import Engine
 from plait.sim.heap import Heap
+from plait.sim.lengths import StepDraw
 from plait.sim.portion import Portion, ToolSlots
 from plait.sim.spec import JobSpec
 

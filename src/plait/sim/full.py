@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from plait.core.errors import ConfigError
 from plait.sim.costs.protocol import Costs
-from plait.sim.draws import longest_sample
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.jobs import Job
+from plait.sim.longest import longest_sample
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.trainer import Operation, Trainer
 from plait.sim.worker import Worker
@@ -30,27 +30,33 @@ class Plot:
         job: Job,
         roll: Sequence[Worker],
         trainer: Trainer,
+        train: Sequence[Worker],
+        private: bool,
         roll_costs: Costs,
         train_costs: Costs,
         begin_s: float,
         committed: Callable[[Job, Rollout], None],
         ended: Callable[[Job], None],
     ) -> None:
-        """``roll``: its rollout slices, which are the trainer's where it alternates."""
+        """``roll``: its rollout slices, which are ``train`` where it alternates. ``train``: its
+        part of the trainer. ``private``: nobody else uses the trainer."""
         self._world, self._job, self._trainer = world, job, trainer
+        self._train, self._private = train, private
         self._roll_costs, self._train_costs = roll_costs, train_costs
         self._committed, self._ended = committed, ended
         self._begin_s = begin_s
         spec = job.spec
-        both = set(roll) & set(trainer.workers)
-        n = len(trainer.workers)
+        both = set(roll) & set(train)
+        self._n_slices = max(1, spec.train_devices // spec.tensor_parallel)
         for worker in roll:
             hold_weights(worker, f"weights/{job.run_id}", roll_costs, spec.model)
         self._state_bytes = train_costs.train_bytes
         if not both:
             # Sharded weights; gathered layers are part of the reserve.
-            self._state_bytes += -(-train_costs.weight_bytes // n)
-        room = min(worker.memory_bytes - worker.reserved["reserve"] for worker in trainer.workers)
+            self._state_bytes += -(-train_costs.weight_bytes // self._n_slices)
+        # A worker may be wider than a slice, and holds several then.
+        self._state_bytes *= -(-self._n_slices // len(train))
+        room = min(worker.memory_bytes - worker.reserved["reserve"] for worker in train)
         if both:
             room = min(worker.free_bytes for worker in roll)
         if self._state_bytes > room:
@@ -84,7 +90,7 @@ class Plot:
     def begin(self) -> None:
         """The job has its devices."""
         self._job.place = self
-        self._trainer.enter(self._job)
+        self._trainer.enter(self._job, self._train)
         if self._begin_s > self._world.now():
             self._world.heap.at(self._begin_s, lambda _: self._job.advance())
         else:
@@ -117,6 +123,9 @@ class Plot:
 
     def ended(self, job: Job) -> None:
         self._trainer.leave(job)
+        if self._private:
+            for worker in self._train:
+                self._trainer.stopped(worker)
         for engine in self._engines:
             engine.worker.release(f"kv/{engine.name}")
             engine.worker.release(f"weights/{job.run_id}")
@@ -139,6 +148,7 @@ class Plot:
             samples=rollout.draw.n_samples,
             costs=self._train_costs,
             sync_s=self._train_costs.sync_s() if last else 0.0,
+            n_slices=self._n_slices,
             state_bytes=self._state_bytes,
             offload=self._offload and last,
             done=done,

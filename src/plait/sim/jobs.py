@@ -18,9 +18,9 @@ from plait.core.plan import Wait
 from plait.core.runs import Stage
 from plait.core.view import RunView
 from plait.profiles import kv
-from plait.sim.draws import draw_step
 from plait.sim.fleet import Rollout
 from plait.sim.heap import Heap
+from plait.sim.lengths import draw_step
 from plait.sim.outcome import JobOutcome
 from plait.sim.portion import ToolSlots
 from plait.sim.spec import JobSpec

@@ -151,6 +151,7 @@ class LoraPool:
             tokens=rollout.n_tokens,
             samples=rollout.draw.n_samples,
             costs=self._costs,
+            n_slices=len(self.trainer.workers),
             state_bytes=self._costs.train_bytes,
             done=done,
         )

@@ -20,7 +20,7 @@ from plait.core.placement import (
     WaitingRun,
 )
 from plait.core.plan import Wait
-from plait.policies.protocol import State
+from plait.policies.protocol import Dispatch, State
 from plait.sim.costs.protocol import Costs
 from plait.sim.estimates import StepTimes, demand, step_times
 from plait.sim.fleet import Rollout
@@ -33,6 +33,10 @@ from plait.sim.trainer import Trainer
 from plait.sim.worker import Division, Worker
 from plait.sim.world import World
 
+ROLLOUT = "rollout"
+"""Node groups whose names begin so hold the runs' private rollout devices, and nothing else is
+placed there. Without any they come from the run's own group, or are *brought* along (option
+``rollout_from``): then they are there as long as the run, and no part of the cluster."""
 REFIT = 0.1
 """Relative change of a run's period from which policies are told its new demand: lengths vary by
 some percent between steps, and a group's cycle is not worth computing again for that."""
@@ -58,6 +62,14 @@ class NodeGroup:
         return GroupId(self.spec.name)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Taken:
+    """Devices that one run has for itself, by group and number."""
+
+    roll: list[tuple[str, int]] = field(default_factory=list)
+    train: list[tuple[str, int]] = field(default_factory=list)
+
+
 class Placer:
     """Placement, applied."""
 
@@ -71,14 +83,18 @@ class Placer:
             group.device: world.costs(specs[0].model, group.device, 1).memory_bytes
             for group in groups
         }
-        self._groups = {
-            GroupId(spec.name): NodeGroup(spec=spec, free=list(range(spec.n_devices - 1, -1, -1)))
-            for spec in groups
-        }
+        states = [
+            NodeGroup(spec=spec, free=list(range(spec.n_devices - 1, -1, -1))) for spec in groups
+        ]
+        apart = [g for g in states if g.spec.name.startswith(ROLLOUT)]
+        self._origin = str(world.options.get("rollout_from", "groups" if apart else "group"))
+        self._rollout_groups = apart if self._origin == "groups" else []
+        self._groups = {g.group_id: g for g in states if g not in self._rollout_groups}
         self._waiting: dict[RunId, Job] = {}
         self._views: dict[RunId, WaitingRun] = {}
         self._views_bound: dict[RunId, WaitingRun] = {}
-        self._devices: dict[RunId, list[int]] = {}
+        self._taken: dict[RunId, _Taken] = {}
+        self._brought: dict[RunId, float] = {}
         self._home: dict[RunId, NodeGroup] = {}
         self._known: dict[JobSpec, Demand] = {}
         self._times: dict[RunId, StepTimes] = {}
@@ -126,15 +142,18 @@ class Placer:
     def _fits(self, spec: JobSpec, group: NodeGroup) -> bool:
         if self._mux:
             return self._mux_group(group).fits(spec)
-        if group.trainer is not None and spec.train_devices > len(group.pool):
-            return False
-        return self._needed(spec, group) <= len(group.free)
-
-    def _needed(self, spec: JobSpec, group: NodeGroup) -> int:
-        """Devices that the run would take from the free ones."""
+        roll = spec.rollout_devices if self._origin == "group" else 0
+        if self._origin == "groups":
+            free = sum(len(g.free) for g in self._rollout_groups)
+            if spec.rollout_devices > free:
+                return False
         if self._shared and group.trainer is not None:
-            return spec.rollout_devices
-        return spec.rollout_devices + spec.train_devices
+            return spec.train_devices <= len(group.pool) and roll <= len(group.free)
+        return roll + spec.train_devices <= len(group.free)
+
+    def _needed(self, spec: JobSpec) -> int:
+        """Devices of its node group."""
+        return spec.train_devices + (spec.rollout_devices if self._origin == "group" else 0)
 
     def _facts(self, group: NodeGroup) -> GroupFacts:
         if group.facts is None:
@@ -153,7 +172,7 @@ class Placer:
     def _waiting_run(self, job: Job) -> WaitingRun:
         spec = job.spec
         group = next(iter(self._groups.values()))
-        n_train = max(1, spec.train_devices // spec.tensor_parallel)
+        n_train = n_slices(spec)
         train = self._costs(spec, group, n_train)
         n_roll = (spec.rollout_devices or spec.train_devices) // spec.tensor_parallel
         times = step_times(
@@ -173,7 +192,7 @@ class Placer:
             tenant_id=TenantId(spec.tenant),
             order=job.order,
             since_s=self._world.now(),
-            n_devices=spec.rollout_devices + spec.train_devices,
+            n_devices=self._needed(spec),
             device_bytes=(train.weight_bytes + train.train_bytes) // spec.tensor_parallel,
             host_bytes=state if self._shared or self._mux else 0,
             slack_s=spec.slack * times.step_s * factor,
@@ -190,53 +209,105 @@ class Placer:
         if self._mux:
             self._mux_group(group).enter(job)
             return
-        spec, tp = job.spec, job.spec.tensor_parallel
-        shared = self._shared
-        taken = [group.free.pop() for _ in range(self._needed(spec, group))]
-        self._devices[job.run_id] = taken
-        roll_devices = taken[: spec.rollout_devices]
-        if group.trainer is not None and shared:
-            trainer = group.trainer
+        spec = job.spec
+        taken = self._take(job, group)
+        roll = self._slices(spec, taken.roll, "share")
+        division: Division = "share" if spec.rollout_devices else "pause"
+        if self._shared:
+            trainer = self._pool(group, spec)
+            train = self._part(trainer, spec)
         else:
-            train_devices = taken[spec.rollout_devices :]
-            division: Division = "share" if spec.rollout_devices else "pause"
-            trainer = Trainer(
-                name="train" if shared else f"train/{job.run_id}",
-                workers=self._slices(spec, group, train_devices, division),
-                policy=self._scheme.dispatch if shared else self._scheme.sharing.dispatch,
-                heap=self._world.heap,
-                record=self._world.record,
-                ask=self._world.ask,
-                estimate=self._world.misjudged,
-            )
-            if shared:
-                group.trainer, group.pool = trainer, train_devices
-                self._devices[job.run_id] = roll_devices
-        roll = self._slices(spec, group, roll_devices, "share") or trainer.workers
+            train = self._slices(spec, taken.train, division)
+            trainer = self._trainer(f"train/{job.run_id}", train, self._scheme.sharing.dispatch)
         plot = Plot(
             self._world,
             job=job,
-            roll=roll,
+            roll=roll or train,
             trainer=trainer,
+            train=train,
+            private=not self._shared,
             roll_costs=self._costs(spec, group, 1),
-            train_costs=self._costs(spec, group, len(trainer.workers)),
+            train_costs=self._costs(spec, group, n_slices(spec)),
             begin_s=self._world.now() + self._phase_wait_s(view),
             committed=self._committed,
             ended=self._ended,
         )
-        assert all(worker.n_devices == tp for worker in roll)
         plot.begin()
+
+    def _take(self, job: Job, group: NodeGroup) -> "_Taken":
+        """Devices for the job alone."""
+        spec, taken = job.spec, _Taken()
+        if self._origin == "brought":
+            taken.roll = [(f"{job.run_id}", i) for i in range(spec.rollout_devices)]
+            self._brought[job.run_id] = self._world.now()
+        else:
+            for _ in range(spec.rollout_devices):
+                source = self._rollout_source(group)
+                taken.roll.append((source.spec.name, source.free.pop()))
+        if not self._shared:
+            taken.train = [(group.spec.name, group.free.pop()) for _ in range(spec.train_devices)]
+        self._taken[job.run_id] = taken
+        return taken
+
+    def _rollout_source(self, group: NodeGroup) -> NodeGroup:
+        if self._origin == "group":
+            return group
+        return max(self._rollout_groups, key=lambda g: len(g.free))
+
+    def _pool(self, group: NodeGroup, spec: JobSpec) -> Trainer:
+        """The group's trainer: all its devices, or as many as its first run trains on where rollout
+        devices come from the same group."""
+        if group.trainer is None:
+            n = spec.train_devices if self._origin == "group" else len(group.free)
+            group.pool = [group.free.pop() for _ in range(n)]
+            width = self._tensor_parallel
+            width = width if n % width == 0 else spec.tensor_parallel
+            memory = self._device_bytes[group.spec.device]
+            workers = [
+                self._world.worker(f"{group.spec.name}/{group.pool[i]}", width, width * memory)
+                for i in range(0, n - n % width, width)
+            ]
+            group.trainer = self._trainer("train", workers, self._scheme.dispatch)
+        return group.trainer
+
+    def _part(self, trainer: Trainer, spec: JobSpec) -> list[Worker]:
+        """Neighbouring slices on which the fewest runs train: PlexRL's affinity is to nodes."""
+        workers = trainer.workers
+        n = max(1, spec.train_devices // workers[0].n_devices)
+        bound = [trainer.bound(worker) for worker in workers]
+        at = min(range(0, len(workers) - n + 1, n), key=lambda i: sum(bound[i : i + n]))
+        return workers[at : at + n]
+
+    def _trainer(self, name: str, workers: list[Worker], policy: Dispatch) -> Trainer:
+        return Trainer(
+            name=name,
+            workers=workers,
+            policy=policy,
+            heap=self._world.heap,
+            record=self._world.record,
+            ask=self._world.ask,
+            estimate=self._world.misjudged,
+        )
 
     def _ended(self, job: Job) -> None:
         """Its devices are free again."""
         group = self._home[job.run_id]
         del group.bound[job.run_id]
-        group.free += self._devices.pop(job.run_id, [])
+        taken = self._taken.pop(job.run_id, _Taken())
+        by_name = {g.spec.name: g for g in (*self._groups.values(), *self._rollout_groups)}
+        if self._origin == "brought":
+            since_s = self._brought.pop(job.run_id, self._world.now())
+            n = job.spec.rollout_devices
+            self._world.record.brought_device_s += n * (self._world.now() - since_s)
+            taken.roll = []
+        for name, device in (*taken.roll, *taken.train):
+            by_name[name].free.append(device)
         if not group.bound and group.trainer is not None:
             group.free += group.pool
             group.trainer, group.pool = None, []
         group.free.sort(reverse=True)
-        group.facts = None
+        for changed in self._groups.values() if self._rollout_groups else (group,):
+            changed.facts = None
         self._world.ask(self.decide)
 
     def _committed(self, job: Job, rollout: Rollout) -> None:
@@ -271,9 +342,9 @@ class Placer:
 
     def _demand(self, job: Job, times: StepTimes, group: NodeGroup) -> Demand:
         n = group.spec.n_devices
+        if self._shared and group.pool:
+            n = len(group.pool)
         part = job.spec.train_devices / n
-        if self._shared and group.trainer is not None:
-            part = 1.0
         return demand(times, part=min(1.0, part), on_rollout=part if self._mux else 0.0)
 
     def _mux_group(self, group: NodeGroup) -> MuxGroup:
@@ -288,12 +359,12 @@ class Placer:
         return group.mux
 
     def _slices(
-        self, spec: JobSpec, group: NodeGroup, devices: list[int], division: Division
+        self, spec: JobSpec, devices: list[tuple[str, int]], division: Division
     ) -> list[Worker]:
         tp = spec.tensor_parallel
-        memory = self._costs(spec, group, 1).memory_bytes
+        memory = next(iter(self._device_bytes.values())) * tp
         return [
-            self._world.worker(f"{group.spec.name}/{devices[i]}", tp, memory, division)
+            self._world.worker("/".join(map(str, devices[i])), tp, memory, division)
             for i in range(0, len(devices), tp)
         ]
 
@@ -305,6 +376,11 @@ class Placer:
             weights=spec.weights,
             replicas=replicas,
         )
+
+
+def n_slices(spec: JobSpec) -> int:
+    """Copies of the model that train together."""
+    return max(1, spec.train_devices // spec.tensor_parallel)
 
 
 def _kind(spec: JobSpec) -> JobSpec:

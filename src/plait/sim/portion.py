@@ -13,9 +13,9 @@ from typing import Any
 
 from plait.core.plan import Keep
 from plait.sim.batch import Row
-from plait.sim.draws import StepDraw
 from plait.sim.engine import Engine
 from plait.sim.heap import Heap
+from plait.sim.lengths import StepDraw
 from plait.sim.spec import JobSpec
 
 RANK = {Keep.DROP: 0, Keep.LEAVE: 1, Keep.KEEP: 2}

@@ -28,6 +28,7 @@ class Record:
         self.flops = 0.0
         self.switch_s = 0.0
         self.n_decisions = 0
+        self.brought_device_s = 0.0
         self._keep, self._trace, self._policy, self._now = spans, trace, policy, now
 
     def span(self, worker: Worker, activity: Activity, t0: float, t1: float, share: float) -> None:

@@ -8,7 +8,7 @@ per node group, run by ``dispatch`` (PlexRL). *multiplexed*: all runs of a node 
 devices, divided by ``colocation`` (JigsawRL).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from plait.core.colocation import ColocationPlan, ColocationView, Share
@@ -116,7 +116,7 @@ class Scheme:
     full: FullTopology = "isolated"
     lora: Literal["shared", "private"] = "shared"
     """``private``: LoRA runs are placed as full-weight ones are, each with its copy of the base."""
-    dispatch: Dispatch = FifoDispatch()
+    dispatch: Dispatch = field(default_factory=FifoDispatch)
     """Of shared training pools."""
     colocation: Colocation = Serial()
     balancing: Balancing | None = None

@@ -3,11 +3,12 @@
 The same setting, scheme and costs give the same outcome. *Exact*: an event for each forward step.
 *Fluid*: rates that are constant between changes, for long horizons.
 
-Options of a setting (all may be left out): ``seed``; ``misjudge`` (estimates wrong by up to so
-much); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admission's budget), ``most_rows`` (of
-a slice's batch); ``lora_groups`` (node groups of a model's LoRA runs, by model); ``lost`` (seconds
-by slice: when it fails, to come back empty), ``recover_s``; ``cancel`` (seconds by job);
-``until_s`` (when to stop).
+Options of a setting, all of which may be left out: ``seed``; ``misjudge`` (estimates are wrong by up
+to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admission's budget),
+``most_rows`` (of a slice's batch); ``rollout_from`` (``group``, ``groups`` or ``brought``, see
+``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model); ``lost``
+(seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job); ``until_s`` (when to
+stop).
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec, Lengths, Setting
 from plait.sim.worker import SlowdownModel
 from plait.sim.world import CostsOf, World
+
+RECOVER_S = 60.0
+"""Until a failed slice is back: starting an engine and loading weights takes about a minute."""
 
 
 def simulate(
@@ -83,6 +87,8 @@ class _Run:
             if name not in by_name:
                 raise ConfigError(f"cancel: there is no job {name!r}: name one of the workload's")
             world.heap.at(float(at_s), self._cancel, by_name[name])
+        for name, at_s in dict(setting.options.get("lost", {})).items():
+            world.heap.at(float(at_s), self._lose, name)
 
     def outcome(self, until_s: float) -> Outcome:
         """What came of it."""
@@ -110,6 +116,7 @@ class _Run:
             busy_device_s=sum(worker.busy_s * worker.n_devices for worker in world.workers),
             flops=world.record.flops,
             switch_s=world.record.switch_s,
+            brought_device_s=world.record.brought_device_s,
             n_events=world.heap.n_events,
             n_decisions=world.record.n_decisions,
         )
@@ -166,6 +173,14 @@ class _Run:
         if job.end is None and job.place is None and self._placer is not None:
             self._placer.cancel(job)
         job.finish(Stage.CANCELLED)
+
+    def _lose(self, name: str) -> None:
+        """All slices of that name: one that a later run has may be the same devices."""
+        recover_s = float(self._setting.options.get("recover_s", RECOVER_S))
+        for worker in self._world.workers:
+            if worker.worker_id == name and not worker.lost:
+                worker.lose()
+                self._world.heap.after(recover_s, lambda _, worker=worker: worker.recover())
 
 
 def check(setting: Setting) -> None:

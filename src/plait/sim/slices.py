@@ -6,8 +6,8 @@ can never fit is refused when the simulation is set up. Left to others: who uses
 
 from plait.core.errors import ConfigError
 from plait.sim.costs.protocol import Costs
-from plait.sim.draws import longest_sample
 from plait.sim.engine import Engine
+from plait.sim.longest import longest_sample
 from plait.sim.spec import JobSpec
 from plait.sim.worker import Worker
 from plait.sim.world import World

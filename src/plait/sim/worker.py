@@ -127,6 +127,8 @@ class Worker:
         self.peak_bytes = 0
         self.busy_s = 0.0
         self.lost = False
+        self.on_lost: list[Callable[[], None]] = []
+        self.on_back: list[Callable[[], None]] = []
         self._heap, self._slowdown, self._dirty, self._span = heap, slowdown, dirty, span
         self._running: dict[str, _Running] = {}
         self._at_s = 0.0
@@ -168,6 +170,21 @@ class Worker:
         self.sync()
         running = self._running.pop(name)
         self._close(running)
+        self._dirty[self] = None
+
+    def lose(self) -> None:
+        """It fails: nothing goes on here."""
+        self.sync()
+        self.lost = True
+        for call in self.on_lost:
+            call()
+        self._dirty[self] = None
+
+    def recover(self) -> None:
+        """It is back, empty but for the weights."""
+        self.lost = False
+        for call in self.on_back:
+            call()
         self._dirty[self] = None
 
     def changed(self) -> None:
