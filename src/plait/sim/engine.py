@@ -61,6 +61,7 @@ class Engine:
         self._now, self._most_rows, self._buckets = now, most_rows, buckets
         self._order = 0
         self._counted = 0.0
+        self._worked_s = 0.0
         self._spent = 0.0
         """Device seconds that a row of the batch has been charged since the beginning."""
         self._kind = Kind.DECODE
@@ -96,6 +97,21 @@ class Engine:
             context=round(self.batch.context / len(rows)) if rows else 0,
             n_samples=len(rows),
         )
+
+    @property
+    def worked_s(self) -> float:
+        """Of its own time since the beginning, up to the last time its worker was brought up to
+        date."""
+        return self._worked_s + self.batch.done_s
+
+    @property
+    def n_waiting(self) -> int:
+        """Samples that want to join the batch."""
+        return len(self.queue) + len(self._arrivals)
+
+    def waiting(self) -> list[Row]:
+        """Those."""
+        return [*self.queue, *self._arrivals]
 
     @property
     def load(self) -> int:
@@ -140,12 +156,16 @@ class Engine:
             self._remove(row)
             row.compute = row.context
             self.queue.appendleft(row)
+        self.forget()
+        self._plan()
+        self._finish(ended)
+
+    def forget(self) -> None:
+        """Idle caches are gone."""
         for row in self.idle:
             row.compute = row.context
         self.idle.clear()
         self.idle_tokens = 0
-        self._plan()
-        self._finish(ended)
 
     def take(self, portion: "Portion") -> list[Row]:
         """Take out all of a portion's samples that are here, to go on elsewhere or to be dropped;
@@ -166,12 +186,6 @@ class Engine:
     def release(self) -> None:
         """Its rows may start."""
         self._update([])
-
-    def resize(self, pool_tokens: int) -> None:
-        """Another size of cache; rows that have no room any more go back to the queue."""
-        if pool_tokens != self.pool_tokens:
-            self.pool_tokens = pool_tokens
-            self._update([])
 
     def _update(self, rows: list[Row]) -> None:
         self.worker.sync()
@@ -281,6 +295,7 @@ class Engine:
 
     def _charge(self, n_ended: int) -> None:
         """Since the last time its rows have shared the worker's time evenly."""
+        self._worked_s += self.batch.settled_s
         n = len(self.batch.rows)
         if n or n_ended:
             self._spent += self.batch.settled_s / (n + n_ended / 2)
