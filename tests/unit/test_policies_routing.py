@@ -1,4 +1,4 @@
-"""Placement: known prompts stay where they are cached, unless that worker is overrun."""
+"""Routing: known prompts stay where they are cached, unless that worker is overrun."""
 
 from plait.core.ids import RunId, WorkerId
 from plait.policies.routing import REMEMBERED, SLACK_SAMPLES, Homes, place
