@@ -69,7 +69,7 @@ class Kept:
     """Bytes that autograd holds on to, the model's own weights left out."""
 
     def __init__(self, engine: TorchTrain) -> None:
-        w = engine._weights
+        w = engine._model.weights
         frozen = [w.embed, w.head, w.norm]
         for layer in w.layers:
             frozen += [getattr(layer, name) for name in layer.__dataclass_fields__]

@@ -9,6 +9,7 @@ Shapes: R rank; A is ``(R, in)``, B is ``(out, R)``; the update is ``alpha / R Â
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +22,15 @@ from plait.core.runs import ALL_LINEAR, LoraSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Key = tuple[int, str]
-"""``(layer, module)`` such as ``(3, "q_proj")``."""
+"""``(layer, module)`` such as ``(3, "q_proj")``; a name with dots is the module's whole path."""
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _NAME = re.compile(
     r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight"
 )
+_PATH = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_NUMBER = re.compile(r"\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     tensors = {}
     for (layer, module), pair in adapter.pairs.items():
         block = "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-        stem = f"base_model.model.model.layers.{layer}.{block}.{module}.lora_"
+        place = module if "." in module else f"model.layers.{layer}.{block}.{module}"
+        stem = f"base_model.model.{place}.lora_"
         for letter, tensor in zip("AB", pair, strict=True):
             tensors[f"{stem}{letter}.weight"] = tensor.detach().cpu().contiguous()
     config = {
@@ -62,8 +66,13 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     write_durably(folder / CONFIG, json.dumps(config, indent=2).encode())
 
 
-def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
-    """Read an adapter directory; ModelError if it is none or names modules that do not exist."""
+def read_adapter(
+    path: str | Path, *, n_layers: int, paths: Collection[str] | None = None
+) -> Adapter:
+    """Read an adapter directory; ModelError if it is none or names modules that do not exist.
+
+    ``paths`` are the whole names of the base model's linear layers; ``None``: a Llama's.
+    """
     folder = Path(path)
     try:
         config = json.loads((folder / CONFIG).read_text())
@@ -79,19 +88,41 @@ def read_adapter(path: str | Path, *, n_layers: int) -> Adapter:
             raise ModelError(f"{folder} sets {key}, which is not supported")
     halves: dict[Key, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
-        match = _NAME.fullmatch(name)
-        if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
+        found = _key(name, n_layers) if paths is None else _key_in(paths, name)
+        if found is None:
             raise ModelError(f"{folder}: {name} matches no linear layer of the base model")
-        halves.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor.float()
+        halves.setdefault(found[0], {})[found[1]] = tensor.float()
     broken = [k for k, v in halves.items() if len(v) != 2]
     if broken or not halves:
         raise ModelError(f"{folder} lacks half of a LoRA pair: {broken or 'it is empty'}")
     spec = LoraSpec(
         rank=int(config["r"]),
         alpha=float(config["lora_alpha"]),
-        targets=tuple(sorted({module for _, module in halves})),
+        targets=tuple(sorted({module.rpartition(".")[2] for _, module in halves})),
     )
     return Adapter(spec=spec, pairs={k: (v["A"], v["B"]) for k, v in sorted(halves.items())})
+
+
+def _key(name: str, n_layers: int) -> tuple[Key, str] | None:
+    """A tensor's key and half by its name, in a Llama-shaped model."""
+    match = _NAME.fullmatch(name)
+    if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
+        return None
+    return (int(match[1]), match[2]), match[3]
+
+
+def _key_in(paths: Collection[str], name: str) -> tuple[Key, str] | None:
+    """The same among linear layers of these names."""
+    match = _PATH.fullmatch(name)
+    if not match or match[1] not in paths:
+        return None
+    return (layer_of(match[1]), match[1]), match[2]
+
+
+def layer_of(path: str) -> int:
+    """The block that a module is in by its whole name; 0 where it is in none."""
+    match = _NUMBER.search(path)
+    return int(match[1]) if match else 0
 
 
 def write_durably(file: Path, data: bytes) -> None:

@@ -1,8 +1,9 @@
 """Arch: the numbers of a Llama-, Qwen2- or Qwen3-shaped model, read from its Hugging Face config.
 
-Decides which checkpoints the own forward can run; everything else is refused by name. Rotary
-frequencies are computed here because they are the one place where the families' configs differ in
-form (plain, ``linear`` and ``llama3`` scaling).
+Which checkpoints these are is ``models.shape``'s to say; every other goes through ``fallback``, and
+what both have in common for the engines are ``Sizes``. Rotary frequencies are computed here because
+they are the one place where the families' configs differ in form (plain, ``linear`` and ``llama3``
+scaling).
 """
 
 import json
@@ -14,13 +15,24 @@ from typing import Any
 import torch
 
 from plait.core.errors import ModelError
-
-SUPPORTED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.models.shape import why_not_own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arch:
-    """Shape of one decoder. ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's."""
+class Site:
+    """One product that adapters add to: a linear layer of the checkpoint, or several fused."""
+
+    layer: int
+    group: str
+    n_in: int
+    modules: tuple[tuple[str, int], ...]
+    """Name and output size of each linear layer, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What the engines need to know of any decoder."""
 
     vocab_size: int
     hidden: int
@@ -29,14 +41,7 @@ class Arch:
     n_heads: int
     n_kv_heads: int
     head_dim: int
-    eps: float
     max_context: int
-    tied: bool
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    inv_freq: tuple[float, ...]
 
     @property
     def q_size(self) -> int:
@@ -47,6 +52,39 @@ class Arch:
         return self.n_kv_heads * self.head_dim
 
     @property
+    def order(self) -> str:
+        """Names the order of the flat buffers (``params.lay_out``) in files of moments: raise it
+        when that changes."""
+        return "layer-projection-A-B-1"
+
+    @property
+    def paths(self) -> frozenset[str] | None:
+        """Dotted names of the linear layers; ``None``: those of a Llama."""
+        return None
+
+    def chosen(self, spec: LoraSpec) -> LoraSpec:
+        """``spec`` with the targets that it means here."""
+        return spec
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of linear layers that an adapter can have."""
+        return ALL_LINEAR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arch(Sizes):
+    """Shape of a decoder of our own. ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's."""
+
+    eps: float
+    tied: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    inv_freq: tuple[float, ...]
+
+    @property
     def matmul_params(self) -> int:
         """Weights that take part in a token's matrix products (2 FLOPs each), head included."""
         layer = self.hidden * (self.q_size + 2 * self.kv_size) + self.q_size * self.hidden
@@ -55,20 +93,14 @@ class Arch:
 
 
 def read_arch(model_dir: str | Path) -> Arch:
-    """Read ``config.json``; ModelError if the model is of another shape."""
+    """Read ``config.json``; ModelError if our own forward cannot run the model."""
     file = Path(model_dir) / "config.json"
     if not file.is_file():
         raise ModelError(f"{model_dir} has no config.json: give a Hugging Face model directory")
     c: dict[str, Any] = json.loads(file.read_text())
-    names = c.get("architectures") or ["(none named)"]
-    if names[0] not in SUPPORTED:
-        raise ModelError(
-            f"{model_dir} is a {names[0]}; the torch engine runs {', '.join(SUPPORTED)}"
-        )
-    if c.get("use_sliding_window"):
-        raise ModelError(f"{model_dir} uses sliding-window attention, which is not supported")
-    if c.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"{model_dir} uses {c['hidden_act']} where only silu is supported")
+    if why := why_not_own(c):
+        raise ModelError(f"{model_dir} {why}: our own forward cannot run it")
+    names = c["architectures"]
     qwen2, qwen3 = names[0].startswith("Qwen2"), names[0].startswith("Qwen3")
     heads = int(c["num_attention_heads"])
     head_dim = int(c.get("head_dim") or c["hidden_size"] // heads)
@@ -88,15 +120,13 @@ def read_arch(model_dir: str | Path) -> Arch:
         o_bias=bias,
         mlp_bias=bool(c.get("mlp_bias", False)),
         qk_norm=qwen3,
-        inv_freq=_inv_freq(c, head_dim, str(model_dir)),
+        inv_freq=_inv_freq(c, head_dim),
     )
 
 
-def _inv_freq(c: dict[str, Any], head_dim: int, where: str) -> tuple[float, ...]:
+def _inv_freq(c: dict[str, Any], head_dim: int) -> tuple[float, ...]:
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0)
-    if c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise ModelError(f"{where} rotates only a part of each head, which is not supported")
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     freq = 1.0 / (theta**exponent)
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -104,8 +134,6 @@ def _inv_freq(c: dict[str, Any], head_dim: int, where: str) -> tuple[float, ...]
         freq = freq / float(rope["factor"])
     elif kind == "llama3":
         freq = _llama3(freq, rope)
-    elif kind != "default":
-        raise ModelError(f"{where} uses rope type {kind}; default, linear and llama3 are supported")
     return tuple(freq.tolist())
 
 

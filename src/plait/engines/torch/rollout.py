@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
@@ -22,20 +21,18 @@ from plait.engines.factory import BLOCK_SIZE
 from plait.engines.moved import Moved, check
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import moving
-from plait.engines.torch.batch import Batch, Batcher, attend
+from plait.engines.torch.base import open_sampler
+from plait.engines.torch.batch import Batch, Batcher
 from plait.engines.torch.blocks import Blocks, Policy
-from plait.engines.torch.exact import check_exact, silu
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
-from plait.engines.torch.model import Rope, forward
 from plait.engines.torch.noise import draw_keys
-from plait.engines.torch.packed import make_linear, plain_rows
+from plait.engines.torch.packed import plain_rows
 from plait.engines.torch.sampling import draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
-from plait.engines.torch.weights import load_weights
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
 
@@ -64,27 +61,34 @@ class TorchRollout:
         prefix_cache: bool = True,
         pack_layers: bool = True,
         exact: bool = False,
+        by_transformers: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         cache: Path | None = None,
     ) -> None:
+        """``by_transformers``: the reference, where our own forward would do as well."""
         if n_blocks < 1 or not 1 <= max_seqs <= max_batch_tokens:
             raise RequestError(
                 f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
                 f"{n_blocks}, {max_seqs}, {max_batch_tokens}"
             )
-        if exact:
-            check_exact(dtype, device)
         self.shape = read_shape(model_dir)
-        self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
-        self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers or exact)
-        self._exact, self._silu = exact, silu if exact else F.silu
-        self._rope = Rope(self._weights.arch, torch.device(device), dtype)
+        self._model = open_sampler(
+            model_dir,
+            dtype=dtype,
+            device=device,
+            cache=cache,
+            on_layer=on_layer,
+            exact=exact,
+            pack_layers=pack_layers,
+            by_transformers=by_transformers,
+        )
+        self._exact = exact
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
         self._kv = KV(
-            self._weights.arch,
+            self._model.arch,
             n_blocks,
             block_size=block_size,
             dtype=dtype,
@@ -94,11 +98,16 @@ class TorchRollout:
         self._scheduler = Scheduler(
             self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
         )
-        self._batcher = Batcher(self._kv, device, least_rows=self._least_rows, exact=exact)
+        self._batcher = Batcher(
+            self._kv,
+            device,
+            least_rows=self._model.least_rows,
+            exact=exact,
+            share=self._model.shares,
+        )
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
-        self._on_layer = on_layer
 
     def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
         """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
@@ -112,9 +121,11 @@ class TorchRollout:
                 f"version {version} of {run_id} is being sampled from {old.path}: versions do not "
                 f"change, publish another"
             )
-        arch, w = self._weights.arch, self._weights
-        adapter = read_adapter(path, n_layers=arch.n_layers)
-        pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device), exact=self._exact)
+        model, arch = self._model, self._model.arch
+        adapter = read_adapter(path, n_layers=arch.n_layers, paths=arch.paths)
+        pieces = pack_adapter(
+            adapter, arch, dtype=model.dtype, device=str(model.device), exact=self._exact
+        )
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
 
@@ -213,16 +224,7 @@ class TorchRollout:
         self._kv.clear(plan.fresh)
         segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
         lora = LoraBatch(segments, lone_rows=1 if self._exact else plain_rows())
-        h_ND = forward(
-            self._weights,
-            batch.tokens_N,
-            self._rope.at(batch.positions_N),
-            attend(self._kv, batch),
-            adapters=None if lora.is_empty else lora,
-            linear=self._linear,
-            silu=self._silu,
-            on_layer=self._on_layer,
-        )
+        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora)
         self._scheduler.advance(plan)
         touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
         if batch.draws:
@@ -262,10 +264,10 @@ class TorchRollout:
     def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Logits of ``rows``: each is computed once, though several samples may draw from it."""
         distinct = list(dict.fromkeys(rows))
-        padded = distinct + [distinct[0]] * (self._least_rows() - len(distinct))
+        padded = distinct + [distinct[0]] * (self._model.least_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
-        logits = self._linear(h_ND, self._weights.head, None)
+        logits = self._model.logits(h_ND)
         if distinct == rows:
             return logits[: len(rows)]
         place = {row: i for i, row in enumerate(distinct)}

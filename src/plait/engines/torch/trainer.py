@@ -7,6 +7,7 @@ threads, is the worker's.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -23,16 +24,13 @@ from plait.core.operations import (
 from plait.core.runs import LoraSpec
 from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
-from plait.engines.torch.exact import check_exact
-from plait.engines.torch.model import Rope
-from plait.engines.torch.packed import make_linear
+from plait.engines.torch.base import open_trainee
 from plait.engines.torch.train.adamw import adamw_step
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.checked import check
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.learning import Lesson, learn
 from plait.engines.torch.train.losses import choose
-from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import (
     SLACK,
     Cost,
@@ -42,9 +40,7 @@ from plait.engines.torch.train.packing import (
 )
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes
-from plait.engines.torch.train.products import PLAIN, Exact
 from plait.engines.torch.train.state import load_run, save_run
-from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
 
 MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
@@ -64,23 +60,31 @@ class TorchTrain:
         recompute: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         exact: bool = False,
+        by_transformers: bool = False,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
-        """``recompute`` saves most of a micro-batch's memory for the time of a forward pass."""
-        if exact:
-            check_exact(dtype, device)
+        """``recompute`` saves most of a micro-batch's memory for the time of a forward pass;
+        ``by_transformers``: the reference, where our own forward would do as well."""
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
-        self._on_layer, self._recompute, self._exact = on_layer, recompute, exact
-        self._weights = load_weights(model_dir, dtype=dtype, device=device)
-        self._by = Exact(make_linear(self._weights)[0]) if exact else PLAIN
-        self._arch, self._device = self._weights.arch, self._weights.device
-        self._rope = Rope(self._arch, self._device, dtype)
+        self._exact = exact
+        self._model = open_trainee(
+            model_dir,
+            dtype=dtype,
+            device=device,
+            on_layer=on_layer,
+            exact=exact,
+            recompute=recompute,
+            by_transformers=by_transformers,
+        )
+        self._arch, self._device = self._model.arch, self._model.device
         self._budget_bytes = int(memory_bytes / SLACK)
         self._max_tokens = max_tokens or MAX_TOKENS.get(self._device.type, MAX_TOKENS["cpu"])
         head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
-        self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes, recompute=recompute)
+        self._train_cost = train_cost(
+            self._arch, ceil(dtype.itemsize * self._model.kept), head_bytes, recompute=recompute
+        )
         self._forward_cost = forward_cost(self._arch, dtype.itemsize, head_bytes)
         self._runs: dict[RunId, RunParams] = {}
 
@@ -109,7 +113,7 @@ class TorchTrain:
 
         def score(batch: Packed, here: Sequence[Share]) -> torch.Tensor:
             with torch.inference_mode():
-                return self._logprobs(batch, [params])
+                return self._model.logprobs(batch, [params])
 
         plan = self._plan(self._forward_cost)
         yield from passes([share], score, plan, self._device, forward_only=True, exact=self._exact)
@@ -178,19 +182,8 @@ class TorchTrain:
 
     def _learn(self, lessons: Sequence[Lesson]) -> Generator[TrainStep, None, None]:
         plan = self._plan(self._train_cost)
-        return learn(lessons, self._logprobs, plan, self._device, exact=self._exact)
+        return learn(lessons, self._model.logprobs, plan, self._device, exact=self._exact)
 
     def _plan(self, cost: Cost) -> Plan:
         budget_bytes, max_tokens = self._budget_bytes, self._max_tokens
         return lambda lengths, alike: micro_batches(lengths, cost, budget_bytes, max_tokens, alike)
-
-    def _logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
-        return logprobs(
-            self._weights,
-            self._rope,
-            batch,
-            params,
-            self._on_layer,
-            recompute=self._recompute,
-            by=self._by,
-        )

@@ -11,7 +11,7 @@ transposed in the buffers.
 
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +19,8 @@ import torch
 from plait.adapters.peft import Adapter, Key
 from plait.core.errors import ModelError, RequestError
 from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
-from plait.engines.torch.arch import Arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import Sizes
+from plait.engines.torch.sites import sites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,59 +57,60 @@ class Fused:
     """An empty leaf that requires a gradient and never gets one: see ``ops``."""
 
 
-def check_spec(spec: LoraSpec) -> None:
-    """RequestError if no adapter of this shape can be made."""
+def check_spec(spec: LoraSpec, names: Sequence[str] = ALL_LINEAR) -> None:
+    """RequestError if no adapter of this shape can be made; ``names`` are the linear layers'."""
     if not 1 <= spec.rank <= MAX_RANK:
         raise RequestError(f"LoRA rank {spec.rank}: choose 1 to {MAX_RANK}")
     if not (math.isfinite(spec.alpha) and spec.alpha > 0):
         raise RequestError(f"LoRA alpha {spec.alpha}: choose a positive number")
     if not spec.targets:
-        raise RequestError(f"LoRA targets are empty: choose from {', '.join(ALL_LINEAR)}")
+        raise RequestError(f"LoRA targets are empty: choose from {', '.join(names)}")
     for name in spec.targets:
-        if name not in ALL_LINEAR:
-            near = difflib.get_close_matches(name, ALL_LINEAR, n=1)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
-            known = ", ".join(ALL_LINEAR)
+            known = ", ".join(names)
             raise RequestError(
                 f"LoRA target {name!r} matches no linear layer: {guess}known: {known}"
             )
 
 
-def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
+def lay_out(arch: Sizes, spec: LoraSpec) -> list[Part]:
     """Parts in buffer order: by layer, then fused projection, its A matrices before its B's."""
     parts, end = [], 0
-    for layer in range(arch.n_layers):
-        for group, (n_in, outs) in group_sizes(arch).items():
-            chosen, column = [], 0
-            for module, n_out in zip(GROUPS[group], outs, strict=True):
-                if module in spec.targets:
-                    chosen.append((module, n_out, column))
-                column += n_out
-            b_start = end + len(chosen) * spec.rank * n_in
-            for i, (module, n_out, column) in enumerate(chosen):
-                parts.append(
-                    Part(
-                        layer=layer,
-                        group=group,
-                        module=module,
-                        a_start=end + i * spec.rank * n_in,
-                        b_start=b_start,
-                        n_in=n_in,
-                        n_out=n_out,
-                        column=column,
-                    )
+    for site in sites(arch):
+        chosen, column = [], 0
+        for module, n_out in site.modules:
+            if module.rpartition(".")[2] in spec.targets:
+                chosen.append((module, n_out, column))
+            column += n_out
+        b_start = end + len(chosen) * spec.rank * site.n_in
+        for i, (module, n_out, column) in enumerate(chosen):
+            parts.append(
+                Part(
+                    layer=site.layer,
+                    group=site.group,
+                    module=module,
+                    a_start=end + i * spec.rank * site.n_in,
+                    b_start=b_start,
+                    n_in=site.n_in,
+                    n_out=n_out,
+                    column=column,
                 )
-                b_start += n_out * spec.rank
-            end = b_start
+            )
+            b_start += n_out * spec.rank
+        end = b_start
     return parts
 
 
 class RunParams:
     """Parameters ``flat``, gradient ``grad``, moments ``m`` and ``v`` of one run, equally long."""
 
-    def __init__(self, arch: Arch, spec: LoraSpec, device: torch.device) -> None:
-        check_spec(spec)
+    def __init__(self, arch: Sizes, spec: LoraSpec, device: torch.device) -> None:
+        spec = arch.chosen(spec)
+        check_spec(spec, arch.targets)
         self.spec = spec
+        self.order = arch.order
         self.parts = lay_out(arch, spec)
         last = self.parts[-1]
         n = last.b_start + last.n_out * spec.rank

@@ -1,0 +1,106 @@
+"""Load: a checkpoint as a frozen ``transformers`` model, its weights mapped where they can be.
+
+A checkpoint in another number format is converted once into the cache, so that every process maps
+the same file. What the loaded model shows to be unfit is refused here.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from plait.core.errors import ModelError
+from plait.engines.torch.fallback.board import Board
+from plait.models.cache import build_once, cache_root
+from plait.models.foreign import dtypes
+from plait.models.shape import check_architecture
+
+LAYOUT = "plain-1"
+"""Part of the converted copy's name: raise it when what is written changes."""
+
+FORMATS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+"""What safetensors call a number format."""
+
+
+def load(
+    model_dir: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    cache: Path | None,
+    on_layer: Callable[[], None],
+) -> tuple[nn.Module, Board, dict[str, nn.Linear]]:
+    """The model, its board, and its linear layers by their names (all but the head), connected to
+    the board. ModelError if it cannot be run."""
+    where = Path(model_dir)
+    check_architecture(where)
+    board = Board(on_layer)
+    model = _open(_in_format(where, dtype, cache), dtype, board.name).to(device).eval()
+    model.requires_grad_(False)
+    if not model._supports_attention_backend:
+        raise ModelError(
+            f"{where} is a {type(model).__name__}, whose attention in transformers cannot be "
+            "exchanged: choose another model"
+        )
+    head = model.get_output_embeddings()
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    if any(p.ndim > 2 for p in model.parameters()):
+        raise ModelError(f"{where} has experts or convolutions, which are not supported")
+    if not linears:
+        raise ModelError(f"{where} has no linear layers that an adapter could be added to")
+    for name, linear in linears.items():
+        board.connect(name, linear)
+    return model, board, linears
+
+
+def _in_format(where: Path, dtype: torch.dtype, cache: Path | None) -> Path:
+    """``where``, or its converted copy."""
+    if dtypes(where) == {FORMATS.get(dtype)}:
+        return where
+    source = where.resolve()
+    shards = sorted(source.glob("*.safetensors"))
+    stamp = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in shards]
+    text = json.dumps([LAYOUT, str(source), str(dtype), stamp])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    place = cache_root(cache) / "weights" / f"{source.name}-{LAYOUT}-{digest}"
+    return build_once(place, lambda out: _open(source, dtype, "eager").save_pretrained(out))
+
+
+def _open(where: Path, dtype: torch.dtype, attention: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _quiet():
+            return AutoModelForCausalLM.from_pretrained(
+                where,
+                dtype=dtype,
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+    except (OSError, ValueError, KeyError, AttributeError, RuntimeError, ImportError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"transformers cannot load {where}: {first}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars of ``transformers`` in a worker's output."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,146 @@
+"""Model: any dense decoder of ``transformers``, as sampling and training see it.
+
+Its own modules compute everything but three things: attention (``attention``), the adapters of its
+linear layers, and which rows go through the head. The head's part of the model, whatever it does to
+hidden states and logits, is run by itself on the rows that are wanted.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from plait.engines.torch.batch import Batch
+from plait.engines.torch.fallback.attention import cached, packed
+from plait.engines.torch.fallback.board import Project, base_only
+from plait.engines.torch.fallback.load import load
+from plait.engines.torch.fallback.trial import measure, try_out
+from plait.engines.torch.kv import KV
+from plait.engines.torch.model import Adapters
+from plait.engines.torch.packed import plain_rows
+from plait.engines.torch.train import ops
+from plait.engines.torch.train.batch import Packed
+from plait.engines.torch.train.head import block_rows
+from plait.engines.torch.train.params import RunParams
+
+
+class TransformersModel:
+    """``base.Sampler`` and ``base.Trainee`` over a ``transformers`` model."""
+
+    kept = 3.0
+    """Autograd keeps about so many times what our own training does: every norm's and product's
+    input and output, gates, rotated heads, scores."""
+
+    def __init__(
+        self,
+        model_dir: str | Path,
+        *,
+        dtype: torch.dtype,
+        device: str,
+        cache: Path | None = None,
+        on_layer: Callable[[], None] = lambda: None,
+        recompute: bool = False,
+    ) -> None:
+        """ModelError if the model does not compute what ``transformers`` alone does."""
+        model, self._board, linears = load(
+            model_dir, dtype=dtype, device=device, cache=cache, on_layer=on_layer
+        )
+        self._base: Any = getattr(model, model.base_model_prefix)
+        self._head = _head(model)
+        self.device, self.dtype = torch.device(device), dtype
+        self.least_rows = plain_rows
+        found = measure(self._board, self._hidden, self.device)
+        self.arch, self.shares = found.sizes(model_dir, linears), found.is_plain
+        try_out(model, self._board, self._targets, self.device, str(model_dir))
+        if recompute:
+            for module in model.modules():
+                if isinstance(module, GradientCheckpointingLayer):
+                    module.forward = _recomputing(module.forward)
+
+    def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
+        """Final hidden states ``h_ND`` of one step of sampling."""
+
+        def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
+            y_NO = F.linear(x_NI, linear.weight, linear.bias)
+            return y_NO if adapters is None else adapters.add(*key, x_NI, y_NO)
+
+        self._board.answer, self._board.project = cached(kv, batch), project
+        return self._hidden(batch.tokens_N, batch.positions_N)
+
+    def logits(self, h_RD: torch.Tensor) -> torch.Tensor:
+        """``logits_RV``, with whatever the model does to them."""
+        out: torch.Tensor = self._head(inputs_embeds=h_RD[None], use_cache=False).logits[0]
+        return out
+
+    def logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
+        """Log-probs ``(M,)`` of a micro-batch's targets, with gradients to the adapters."""
+
+        def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
+            pairs = zip(batch.stretches, params, strict=True)
+            adapters = [(s.tokens, p.fused[key]) for s, p in pairs if p and key in p.fused]
+            return ops.linear(x_NI, linear.weight, linear.bias, adapters)
+
+        return self._targets(batch, project)
+
+    def _targets(self, batch: Packed, project: Project = base_only) -> torch.Tensor:
+        self._board.answer, self._board.project = packed(batch), project
+        h_ND = self._hidden(batch.tokens_N, batch.positions_N)
+        h_SD = h_ND.index_select(0, batch.rows_S)
+        of_M = batch.of_M
+        if of_M is None:
+            of_M = torch.arange(len(h_SD), device=h_SD.device)
+        found = []
+        for rows in torch.arange(len(h_SD), device=h_SD.device).split(
+            block_rows(self.arch.vocab_size)
+        ):
+            its = (of_M >= rows[0]) & (of_M <= rows[-1])
+            at_C, targets_C = of_M[its] - rows[0], batch.targets_M[its]
+            found.append(checkpoint(self._block, h_SD[rows], at_C, targets_C, use_reentrant=False))
+        return torch.cat(found)
+
+    def _block(
+        self, h_CD: torch.Tensor, at_M: torch.Tensor, targets_M: torch.Tensor
+    ) -> torch.Tensor:
+        """Made again in the backward pass, so that no logits are kept."""
+        return self.logits(h_CD).float().log_softmax(-1)[at_M, targets_M]
+
+    def _hidden(self, tokens_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
+        # A mask of ones keeps transformers from taking steps in the positions for packed sequences.
+        out = self._base(
+            input_ids=tokens_N[None],
+            position_ids=positions_N[None],
+            attention_mask=torch.ones_like(tokens_N)[None],
+            use_cache=False,
+        )
+        h_ND: torch.Tensor = out.last_hidden_state[0]
+        return h_ND
+
+
+def _head(model: Any) -> Any:
+    """The model without its decoder: hidden states in as ``inputs_embeds``, logits out."""
+    head = copy.copy(model)
+    head._modules = {**model._modules, model.base_model_prefix: _Given()}
+    return head
+
+
+class _Given(nn.Module):
+    """Takes the decoder's place and gives what it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+
+def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return run
