@@ -85,7 +85,7 @@ def scripted() -> EngineKit:
     )
 
 
-def torch_random(*, deterministic: bool = False) -> EngineKit:
+def torch_random(*, deterministic: bool = False, by_transformers: bool = False) -> EngineKit:
     """The torch engines over a random byte-level Llama in a directory of their own."""
     import torch
     from random_models import private_cache, random_model
@@ -98,13 +98,15 @@ def torch_random(*, deterministic: bool = False) -> EngineKit:
     folder = Path(scratch.name)
     model = random_model(folder / "model")
 
+    how = {"by_transformers": by_transformers}
+
     def rollout(**limits: Any) -> RolloutEngine:
         with private_cache(folder):
-            return TorchRollout(model, block_size=4, exact=deterministic, **limits)
+            return TorchRollout(model, block_size=4, exact=deterministic, **how, **limits)
 
     def train() -> TrainEngine:
         with private_cache(folder):
-            return TorchTrain(model, exact=deterministic)
+            return TorchTrain(model, exact=deterministic, **how)
 
     atexit.register(scratch.cleanup)
     return EngineKit(
@@ -121,4 +123,5 @@ KITS: dict[str, Callable[[], EngineKit]] = {
     "scripted": scripted,
     "torch": torch_random,
     "torch-deterministic": lambda: torch_random(deterministic=True),
+    "torch-transformers": lambda: torch_random(by_transformers=True),
 }

@@ -40,13 +40,9 @@ def load(
     where = Path(model_dir)
     check_architecture(where)
     board = Board(on_layer)
+    _check_kind(where)
     model = _open(_in_format(where, dtype, cache), dtype, board.name).to(device).eval()
     model.requires_grad_(False)
-    if not model._supports_attention_backend:
-        raise ModelError(
-            f"{where} is a {type(model).__name__}, whose attention in transformers cannot be "
-            "exchanged: choose another model"
-        )
     head = model.get_output_embeddings()
     linears = {
         name: module
@@ -60,6 +56,21 @@ def load(
     for name, linear in linears.items():
         board.connect(name, linear)
     return model, board, linears
+
+
+def _check_kind(where: Path) -> None:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    with _told(where):
+        config = AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if kind is None:
+        raise ModelError(f"{where} is a {config.model_type}, no causal model of transformers")
+    if not kind._supports_attention_backend:
+        raise ModelError(
+            f"{where} is a {kind.__name__}, whose attention in transformers cannot be exchanged: "
+            "choose another model"
+        )
 
 
 def _in_format(where: Path, dtype: torch.dtype, cache: Path | None) -> Path:
@@ -78,15 +89,26 @@ def _in_format(where: Path, dtype: torch.dtype, cache: Path | None) -> Path:
 def _open(where: Path, dtype: torch.dtype, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
+    with _told(where), _quiet():
+        model, found = AutoModelForCausalLM.from_pretrained(
+            where,
+            dtype=dtype,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    # transformers makes up what a checkpoint lacks.
+    if missing := sorted(map(str, found["missing_keys"])):
+        raise ModelError(f"{where} lacks the tensor {missing[0]}")
+    return model
+
+
+@contextmanager
+def _told(where: Path) -> Iterator[None]:
+    """What ``transformers`` raises while it reads a model, as a ModelError of one line."""
     try:
-        with _quiet():
-            return AutoModelForCausalLM.from_pretrained(
-                where,
-                dtype=dtype,
-                attn_implementation=attention,
-                local_files_only=True,
-                trust_remote_code=False,
-            )
+        yield
     except (OSError, ValueError, KeyError, AttributeError, RuntimeError, ImportError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers cannot load {where}: {first}") from error
