@@ -107,8 +107,13 @@ def check(model: Path, path: str | None, version: int | None, found: dict) -> No
             torch.testing.assert_close(torch.tensor(drawn.logprobs), want, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:.*generation flags:UserWarning")
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+QUICK = ("gemma2", "gpt-neox", "phi3")
+"""Families of every test run: windows, caps and scales; fused heads, biases and a name of its own
+for everything; fused products."""
+EACH = [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in sorted(FAMILIES)]
+
+
+@pytest.mark.parametrize("family", EACH)
 def test_samples_of_mixed_adapters_equal_generate_and_peft(family: str, tmp_path: Path) -> None:
     model = foreign_model(tmp_path / "model", family)
     paths = adapters(model, tmp_path)
@@ -141,7 +146,7 @@ def with_prefixes() -> list:
     return [*group, *make_data([9, 17, 24], seed=2)]
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", EACH)
 def test_gradients_equal_autograd(family: str, tmp_path: Path) -> None:
     model = foreign_model(tmp_path / "model", family)
     engine = TorchTrain(model)

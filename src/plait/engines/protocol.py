@@ -42,6 +42,8 @@ class ModelShape:
     kv_bytes_per_token: int
     linear_layers: tuple[str, ...] = ALL_LINEAR
     """Names that an adapter's targets are chosen from."""
+    by_transformers: bool = False
+    """The embedded engine has no forward of its own for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

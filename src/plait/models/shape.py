@@ -51,6 +51,7 @@ def read_shape(path: str | Path, *, name: str = "") -> ModelShape:
             n_params=n_params,
             kv_bytes_per_token=2 * layers * kv_heads * head_dim * KV_BYTES,
             linear_layers=linear_layers,
+            by_transformers=not own,
         )
     except KeyError as error:
         raise ModelError(f"{where}/config.json has no {error}: save the model again") from error
