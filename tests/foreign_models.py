@@ -34,6 +34,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {"attention_multiplier": 0.2, "logits_scaling": 3.0}),
     "starcoder2": ("Starcoder2", {"sliding_window": None, "use_bias": True}),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
+    "minicpm3": (
+        "MiniCPM3",
+        {
+            "num_key_value_heads": 6,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 12,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 10,
+        },
+    ),
     "mistral": ("Mistral", {"sliding_window": 7}),
 }
 

@@ -1,6 +1,8 @@
 """Models through ``transformers``: against it, against peft, and against our own forward."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:Futu
 TOLERANCE = 1e-4
 PROMPTS = (tuple(range(60, 83)), tuple(range(40, 47)), tuple(range(100, 140)))
 RANKS = {1: 3, 7: 12}
+ONE = SamplingParams(max_tokens=2)
 
 
 def stir(params: RunParams, scale: float, seed: int = 9) -> None:
@@ -107,9 +110,9 @@ def check(model: Path, path: str | None, version: int | None, found: dict) -> No
             torch.testing.assert_close(torch.tensor(drawn.logprobs), want, atol=TOLERANCE, rtol=0)
 
 
-QUICK = ("gemma2", "gpt-neox", "phi3")
+QUICK = ("gemma2", "gpt-neox", "minicpm3", "phi3")
 """Families of every test run: windows, caps and scales; fused heads, biases and a name of its own
-for everything; fused products."""
+for everything; values of another head size than keys; fused products."""
 EACH = [f if f in QUICK else pytest.param(f, marks=pytest.mark.slow) for f in sorted(FAMILIES)]
 
 
@@ -394,6 +397,39 @@ def test_attention_that_transformers_does_not_let_go_is_refused(tmp_path: Path) 
     transformers.FalconForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"FalconForCausalLM, whose attention .* cannot be exch"):
         TorchTrain(tmp_path)
+
+
+def test_a_model_that_is_put_together_otherwise_is_refused(tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.OPTConfig(
+        vocab_size=264, hidden_size=48, ffn_dim=80, num_hidden_layers=1, num_attention_heads=4
+    )
+    transformers.OPTForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"cannot run .* in plait's way"):
+        TorchTrain(tmp_path)
+
+
+def test_a_cache_goes_with_its_engine(tmp_path: Path) -> None:
+    """Though transformers' registries keep what was registered."""
+    engine = rollout_of(foreign_model(tmp_path / "model", "olmo2"))
+    engine.add(Sample(op_id=OpId("x"), run_id=RUN, version=None, prompt=(1,), params=ONE))
+    engine.step()
+    cache = weakref.ref(engine._kv)
+    del engine
+    gc.collect()
+    assert cache() is None
+
+
+def test_threads_may_change_at_every_layer_of_both_passes(tmp_path: Path) -> None:
+    calls: list[None] = []
+    engine = TorchTrain(
+        foreign_model(tmp_path / "model", "olmo2"), on_layer=lambda: calls.append(None)
+    )
+    engine.create(RUN, LoraSpec())
+    assert not calls
+    drain(engine.forward_backward(RUN, make_data([9]), "cross_entropy", {}))
+    assert len(calls) == 2 * engine.shape.n_layers
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:

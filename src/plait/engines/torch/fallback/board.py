@@ -5,8 +5,10 @@ bound to its board; attention that asks for anything that is not computed here i
 layers ask the board as well, which adds adapters.
 """
 
+import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -17,9 +19,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from plait.adapters.peft import layer_of
 from plait.core.errors import ModelError
 from plait.engines.torch.fallback.attention import Answer, Asked, Rule
+from plait.engines.torch.train.ops import pausing
 
 Project = Callable[[tuple[int, str], torch.Tensor, nn.Linear], torch.Tensor]
 """``(layer and group, x_NI, the layer) -> y_NO``."""
+
+_NUMBERS = count()
 
 UNKNOWN = ("s_aux", "position_bias", "alibi", "head_mask", "block_table")
 """What some models hand to their attention and nothing here computes."""
@@ -31,14 +36,17 @@ def base_only(_: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torc
 
 
 class Board:
-    """``answer`` and ``project`` are of the present pass, the backward one included."""
+    """``answer`` and ``project`` are of the present pass, the backward one included; ``on_layer``
+    is called at each layer of both."""
 
-    def __init__(self, on_layer: Callable[[], None]) -> None:
-        self.name = f"plait_{id(self)}"  # the registries keep the board: no other gets this id
+    def __init__(self) -> None:
+        self.name = f"plait_{next(_NUMBERS)}"
         self.answer: Answer | None = None
         self.project: Project = base_only
-        self._on_layer = on_layer
-        AttentionInterface.register(self.name, self._attention)
+        self.on_layer: Callable[[], None] = lambda: None
+        # The registries last as long as the process: a cache must not.
+        here = weakref.WeakMethod(self._attention)
+        AttentionInterface.register(self.name, lambda *args, **more: here()(*args, **more))
         AttentionMaskInterface.register(self.name, _mask)
 
     def connect(self, path: str, linear: nn.Linear) -> None:
@@ -65,7 +73,7 @@ class Board:
         **more: Any,
     ) -> tuple[torch.Tensor, None]:
         """What ``AttentionInterface`` expects: ``out_1NHE``, and no weights."""
-        self._on_layer()
+        query = pausing(query, self.on_layer)
         layer = getattr(module, "layer_idx", None)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         odd = [name for name in UNKNOWN if more.get(name) is not None]

@@ -6,7 +6,7 @@ the same file. What the loaded model shows to be unfit is refused here.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from plait.models.shape import check_architecture
 LAYOUT = "plain-1"
 """Part of the converted copy's name: raise it when what is written changes."""
 
+ERRORS = (OSError, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ImportError)
+"""What a model that is put together otherwise than most may raise."""
+
 FORMATS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 """What safetensors call a number format."""
 
@@ -33,13 +36,12 @@ def load(
     dtype: torch.dtype,
     device: str,
     cache: Path | None,
-    on_layer: Callable[[], None],
 ) -> tuple[nn.Module, Board, dict[str, nn.Linear]]:
     """The model, its board, and its linear layers by their names (all but the head), connected to
     the board. ModelError if it cannot be run."""
     where = Path(model_dir)
     check_architecture(where)
-    board = Board(on_layer)
+    board = Board()
     _check_kind(where)
     model = _open(_in_format(where, dtype, cache), dtype, board.name).to(device).eval()
     model.requires_grad_(False)
@@ -61,7 +63,7 @@ def load(
 def _check_kind(where: Path) -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-    with _told(where):
+    with told(where):
         config = AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if kind is None:
@@ -89,7 +91,7 @@ def _in_format(where: Path, dtype: torch.dtype, cache: Path | None) -> Path:
 def _open(where: Path, dtype: torch.dtype, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    with _told(where), _quiet():
+    with told(where), _quiet():
         model, found = AutoModelForCausalLM.from_pretrained(
             where,
             dtype=dtype,
@@ -105,13 +107,13 @@ def _open(where: Path, dtype: torch.dtype, attention: str) -> Any:
 
 
 @contextmanager
-def _told(where: Path) -> Iterator[None]:
-    """What ``transformers`` raises while it reads a model, as a ModelError of one line."""
+def told(where: str | Path) -> Iterator[None]:
+    """What ``transformers`` raises while it opens or tries a model, as a ModelError of one line."""
     try:
         yield
-    except (OSError, ValueError, KeyError, AttributeError, RuntimeError, ImportError) as error:
+    except ERRORS as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"transformers cannot load {where}: {first}") from error
+        raise ModelError(f"transformers cannot run {where} in plait's way: {first}") from error
 
 
 @contextmanager

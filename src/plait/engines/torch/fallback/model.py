@@ -20,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from plait.engines.torch.batch import Batch
 from plait.engines.torch.fallback.attention import cached, packed
 from plait.engines.torch.fallback.board import Project, base_only
-from plait.engines.torch.fallback.load import load
+from plait.engines.torch.fallback.load import load, told
 from plait.engines.torch.fallback.trial import measure, try_out
 from plait.engines.torch.kv import KV
 from plait.engines.torch.model import Adapters
@@ -34,9 +34,9 @@ from plait.engines.torch.train.params import RunParams
 class TransformersModel:
     """``base.Sampler`` and ``base.Trainee`` over a ``transformers`` model."""
 
-    kept = 3.0
-    """Autograd keeps about so many times what our own training does: every norm's and product's
-    input and output, gates, rotated heads, scores."""
+    kept = 2.0
+    """Autograd keeps up to so many times what our own training does (measured on a Llama's shape:
+    1.4 to 1.7): norms, gates, rotated heads and masks too."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class TransformersModel:
         recompute: bool = False,
     ) -> None:
         """ModelError if the model does not compute what ``transformers`` alone does."""
-        model, self._board, linears = load(
-            model_dir, dtype=dtype, device=device, cache=cache, on_layer=on_layer
-        )
+        model, self._board, linears = load(model_dir, dtype=dtype, device=device, cache=cache)
         self._base: Any = getattr(model, model.base_model_prefix)
         self._head = _head(model)
         self.device, self.dtype = torch.device(device), dtype
         self.least_rows = plain_rows
-        found = measure(self._board, self._hidden, self.device)
-        self.arch, self.shares = found.sizes(model_dir, linears), found.is_plain
-        try_out(model, self._board, self._targets, self.device, str(model_dir))
+        with told(model_dir):
+            found = measure(self._board, self._hidden, self.device)
+            self.arch, self.shares = found.sizes(model_dir, linears), found.is_plain
+            try_out(model, self._board, self._targets, self.device, str(model_dir))
+        self._board.on_layer = on_layer
         if recompute:
             for module in model.modules():
                 if isinstance(module, GradientCheckpointingLayer):
@@ -134,7 +134,15 @@ class _Given(nn.Module):
     """Takes the decoder's place and gives what it is given."""
 
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+        return _Hidden(last_hidden_state=inputs_embeds)
+
+
+class _Hidden(BaseModelOutputWithPast):
+    """Whatever else a decoder of some family gives is nothing."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
 
 
 def _recomputing(forward: Callable[..., Any]) -> Callable[..., Any]:
