@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install demo test check format bench clean
+.PHONY: install demo test check format bench gpu clean
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ format: install
 # Every figure by name: make bench NAME=A1
 bench: install
 	$(BIN)/python -m benchmarks $(NAME)
+
+# What needs a CUDA device, in one command of at most eight minutes: equality, then figures.
+gpu: install
+	timeout 480 sh -c '$(BIN)/python -m pytest -q tests/gpu && $(BIN)/python -m benchmarks G1 G2'
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,4 +1,5 @@
-"""G1: decode on a GPU, with four adapters and without, against plain ``transformers``."""
+"""G1: decode on a GPU, with four adapters and without, recorded and not, against plain
+``transformers``."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -32,11 +33,15 @@ def decode(shape: Shape) -> Measured:
         g = torch.Generator().manual_seed(n)
         prompts = torch.randint(3, shape.vocab // 2, (n, shape.context), generator=g).tolist()
         none, four = (_ours(folder, shape, prompts, a) for a in ((), adapters))
+        eager, four_eager = (_ours(folder, shape, prompts, a, graphs=False) for a in ((), adapters))
         theirs = _transformers(reference, shape, prompts)
         detail[str(n)] = {
             "ratio": none / theirs,
             "adapters_share": four / none,
+            "graphs_gain": none / eager,
+            "graphs_gain_adapters": four / four_eager,
             "ours_tok_s": none,
+            "eager_tok_s": eager,
             "transformers_tok_s": theirs,
         }
     value = detail[str(shape.batches[-1])]["ratio"]
@@ -44,7 +49,12 @@ def decode(shape: Shape) -> Measured:
 
 
 def _ours(
-    folder: Path, shape: Shape, prompts: Sequence[list[int]], adapters: Sequence[str]
+    folder: Path,
+    shape: Shape,
+    prompts: Sequence[list[int]],
+    adapters: Sequence[str],
+    *,
+    graphs: bool = True,
 ) -> float:
     n = len(prompts)
     engine = TorchRollout(
@@ -55,6 +65,7 @@ def _ours(
         max_batch_tokens=max(8192, n),
         dtype=shape.dtype,
         device=shape.device,
+        graphs=graphs,
     )
     for i, path in enumerate(adapters):
         engine.load_adapter(RunId(f"r{i}"), 1, path)

@@ -1,5 +1,6 @@
 """Models: randomly initialised, in the shape of Qwen3-0.6B or far smaller."""
 
+import functools
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,9 @@ SMALL = Shape(
 """For the test that the measurements run at all."""
 
 
+@functools.cache
 def make(shape: Shape) -> Path:
-    """A model directory with random weights."""
+    """A model directory with random weights, the same for all figures of a process."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(

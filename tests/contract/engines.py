@@ -85,8 +85,11 @@ def scripted() -> EngineKit:
     )
 
 
-def torch_random(*, deterministic: bool = False, by_transformers: bool = False) -> EngineKit:
-    """The torch engines over a random byte-level Llama in a directory of their own."""
+def torch_random(
+    *, deterministic: bool = False, graphs: bool = False, by_transformers: bool = False
+) -> EngineKit:
+    """The torch engines over a random byte-level Llama in a directory of their own. ``graphs``:
+    decode over static buffers, as on CUDA."""
     import torch
     from random_models import private_cache, random_model
 
@@ -102,7 +105,9 @@ def torch_random(*, deterministic: bool = False, by_transformers: bool = False) 
 
     def rollout(**limits: Any) -> RolloutEngine:
         with private_cache(folder):
-            return TorchRollout(model, block_size=4, exact=deterministic, **how, **limits)
+            return TorchRollout(
+                model, block_size=4, exact=deterministic, graphs=graphs, **how, **limits
+            )
 
     def train() -> TrainEngine:
         with private_cache(folder):
@@ -122,6 +127,7 @@ def torch_random(*, deterministic: bool = False, by_transformers: bool = False) 
 KITS: dict[str, Callable[[], EngineKit]] = {
     "scripted": scripted,
     "torch": torch_random,
+    "torch-static": lambda: torch_random(graphs=True),
     "torch-deterministic": lambda: torch_random(deterministic=True),
     "torch-transformers": lambda: torch_random(by_transformers=True),
 }

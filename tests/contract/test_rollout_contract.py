@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from drive import PROMPT, A, B, drain, finish, loaded, run_ops, sample
+from drive import PROMPT, A, B, drain, finish, learn, loaded, run_ops, sample
 
 from plait.core.errors import CapacityError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Datum, SampleResult, StopReason
+from plait.core.runs import HEAD, LoraSpec
 
 MOST_STEPS = 60
 """A long queue of 40 samples, four at once, 16 tokens each, needs 160 steps."""
@@ -83,6 +84,25 @@ def test_sampler_and_trainer_agree_on_logprobs(kit, adapters) -> None:
         )
         scored = drain(train.forward(A, [item], adapter=True)).logprobs[0]
         assert scored == pytest.approx(drawn.logprobs, abs=max(1e-4, kit.logprob_atol))
+
+
+def test_an_adapter_of_the_head_is_sampled_as_it_is_trained(kit, tmp_path: Path) -> None:
+    train = kit.train()
+    train.create(A, LoraSpec(rank=4, targets=(HEAD,)))
+    learn(train, A, b"zzzzzzzzzzzz", n_steps=6)
+    train.save(A, str(tmp_path), optimizer=False)
+    engine = kit.rollout()
+    engine.load_adapter(A, 1, str(tmp_path))
+    asked = [sample(name, "a", v, prompt_logprobs=True) for name, v in (("x", 1), ("base", None))]
+    results = run_ops(engine, *asked)
+    item = Datum(
+        input_tokens=PROMPT[:-1], target_tokens=PROMPT[1:], mask=(True,) * (len(PROMPT) - 1)
+    )
+    found = [results[op.op_id].prompt_logprobs for op in asked]
+    for adapter, ours in ((True, found[0]), (False, found[1])):
+        scored = drain(train.forward(A, [item], adapter=adapter)).logprobs[0]
+        assert ours == pytest.approx(scored, abs=max(1e-4, kit.logprob_atol))
+    assert max(abs(x - y) for x, y in zip(*found, strict=True)) > 0.01
 
 
 def test_a_prompt_is_scored_as_the_trainer_scores_it(kit, adapters) -> None:

@@ -12,7 +12,7 @@ from plait.cli import main
 from plait.cli.plan import conclusions
 from plait.jobs.memory import Memory, estimate
 from plait.jobs.plan import JobPlan, Plan
-from plait.models.registry import resolve
+from plait.models.registry import TINY_DIR, resolve
 from plait.models.shape import read_shape
 from plait.runtime.settings import LEAN_KV_MAX_BYTES, LEAN_TRAIN_BYTES, Settings
 
@@ -89,6 +89,18 @@ def test_a_reward_that_cannot_be_loaded_is_refused_as_by_run(
     assert said.startswith("error: job a: reward nowhere:f cannot be loaded")
 
 
+def test_a_head_that_is_trained_counts_by_its_own_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = {**counted("a"), "adapter": {"rank": 2, "targets": ["lm_head"]}}
+    some = {**counted("b"), "adapter": {"rank": 2, "targets": ["q_proj", "o_proj"]}}
+    both = {**counted("c"), "adapter": {"rank": 2, "targets": ["q_proj", "lm_head", "o_proj"]}}
+    sizes = [job["adapter_bytes"] for job in plan(capsys, tmp_path, alone, some, both)["jobs"]]
+    shape = read_shape(TINY_DIR)
+    assert sizes[0] == 2 * (shape.hidden_size + shape.vocab_size) * 4 * 4
+    assert sizes[2] == sizes[0] + sizes[1]
+
+
 def test_turns_that_cannot_end_before_their_limit_are_that_long(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +128,8 @@ def test_flags_that_change_what_run_would_use(
     assert lean["memory"]["micro_batches"] <= LEAN_TRAIN_BYTES < usual["memory"]["micro_batches"]
     assert lean["memory"]["packed"] < usual["memory"]["packed"]
     assert two["memory"]["packed"] == 2 * usual["memory"]["packed"]
+    trainers = plan(capsys, tmp_path, counted("a"), kv_blocks=0, training_workers=3)
+    assert trainers["memory"]["micro_batches"] == 3 * usual["memory"]["micro_batches"]
     # Each worker has its part of the cache: a sample that needs more is refused, as by run.
     said = plan(capsys, tmp_path, counted("a"), kv_blocks=12, rollout_workers=2)
     assert "may need 36 tokens of cache and there are 24" in said

@@ -12,8 +12,7 @@ from plait.core.plan import Keep
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import parts as parts_module
-from plait.engines.torch.arch import read_arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import GROUPS, group_sizes, read_arch
 from plait.engines.torch.rollout import TorchRollout
 
 A, B, SICK = RunId("a"), RunId("b"), RunId("sick")

@@ -15,8 +15,9 @@ from trainer_support import RUN, drain, make_data, peft_model, reference_logprob
 from plait.core.errors import EngineError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import AdamParams, ForwardBackward, Sample, SamplingParams
-from plait.core.runs import LoraSpec
+from plait.core.runs import ALL_LINEAR, HEAD, TARGETS, LoraSpec
 from plait.engines.torch.fallback import attention
+from plait.engines.torch.fallback import model as fallback_model
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.trainer import TorchTrain
@@ -24,12 +25,17 @@ from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
 
-# peft asks transformers for a property under its old name.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+# peft asks transformers for a property under its old name, and says when it saves the head.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*save_embedding_layers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*tie_word_embeddings:UserWarning"),
+]
 
 TOLERANCE = 1e-4
 PROMPTS = (tuple(range(60, 83)), tuple(range(40, 47)), tuple(range(100, 140)))
 RANKS = {1: 3, 7: 12}
+WITH_HEAD = 7
 ONE = SamplingParams(max_tokens=2)
 
 
@@ -40,12 +46,13 @@ def stir(params: RunParams, scale: float, seed: int = 9) -> None:
 
 
 def adapters(model: Path, folder: Path, *, scale: float = 0.05, **how) -> dict[int, str]:
-    """Two versions of different ranks, saved by the training engine."""
+    """Two versions of different ranks, saved by the training engine; one changes the head too."""
     engine = TorchTrain(model, **how)
     paths = {}
     for version, rank in RANKS.items():
         run = RunId(f"v{version}")
-        engine.create(run, LoraSpec(rank=rank, seed=version))
+        targets = engine._arch.targets if version == WITH_HEAD else ALL_LINEAR
+        engine.create(run, LoraSpec(rank=rank, seed=version, targets=targets))
         stir(engine._run(run), scale, seed=version)
         paths[version] = folder / run
         paths[version].mkdir()
@@ -153,8 +160,9 @@ def with_prefixes() -> list:
 def test_gradients_equal_autograd(family: str, tmp_path: Path) -> None:
     model = foreign_model(tmp_path / "model", family)
     engine = TorchTrain(model)
-    engine.create(RUN, LoraSpec(rank=4, seed=1))
+    engine.create(RUN, LoraSpec(rank=4, seed=1, targets=engine._arch.targets))
     params = engine._run(RUN)
+    assert params.parts[-1].module == HEAD
     stir(params, 0.05)
     (tmp_path / "run").mkdir()
     engine.save(RUN, str(tmp_path / "run"), optimizer=False)
@@ -181,7 +189,7 @@ def pairs(params: RunParams, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
     """A buffer's matrices by layer and module, whatever their order."""
     r, out = params.spec.rank, {}
     for p in params.parts:
-        key = f"{p.layer}.{p.module.rpartition('.')[2]}"
+        key = HEAD if p.module == HEAD else f"{p.layer}.{p.module.rpartition('.')[2]}"
         out[f"{key}.A"] = buffer[p.a_start : p.a_start + r * p.n_in]
         out[f"{key}.B"] = buffer[p.b_start : p.b_start + r * p.n_out]
     return out
@@ -203,7 +211,7 @@ def compare_ways(model: Path, folder: Path, prompts, n_tokens: int, scale: float
 def compare_training(model: Path, data, folder: Path) -> None:
     engines = [TorchTrain(model, by_transformers=by) for by in (False, True)]
     for engine in engines:
-        engine.create(RUN, LoraSpec(rank=4, seed=1))
+        engine.create(RUN, LoraSpec(rank=4, seed=1, targets=TARGETS))
     mine, theirs = (engine._run(RUN) for engine in engines)
     first = pairs(mine, mine.flat)
     assert all(torch.equal(first[k], v) for k, v in pairs(theirs, theirs.flat).items())
@@ -234,12 +242,14 @@ def test_smollm2_is_the_same_both_ways(tmp_path: Path) -> None:
     compare_training(model, with_prefixes(), tmp_path / "run")
 
 
-def test_runs_share_a_pass_and_only_that(tmp_path: Path) -> None:
-    """Ranks and targets mixed in one micro-batch, as each run would learn alone."""
+def test_runs_share_a_pass_and_only_that(tmp_path: Path, monkeypatch) -> None:
+    """Ranks and targets mixed in one micro-batch, as each run would learn alone; some blocks of the
+    head are of two runs."""
     model = foreign_model(tmp_path / "model", "gemma2")
     specs = {
         RunId("a"): LoraSpec(rank=4, seed=1),
-        RunId("b"): LoraSpec(rank=9, seed=2, targets=("v_proj", "down_proj")),
+        RunId("b"): LoraSpec(rank=9, seed=2, targets=("v_proj", "down_proj", HEAD)),
+        RunId("c"): LoraSpec(rank=2, seed=3, targets=(HEAD,)),
     }
     engine = TorchTrain(model)
     gradients: dict[RunId, list[torch.Tensor]] = {}
@@ -257,7 +267,9 @@ def test_runs_share_a_pass_and_only_that(tmp_path: Path) -> None:
         )
         for run in specs
     ]
-    drain(engine.forward_backward_many(ops))
+    monkeypatch.setattr(fallback_model, "block_rows", lambda _: 7)
+    (step,) = engine.forward_backward_many(ops)
+    assert set(step.tokens_by_run) == set(specs)
     for run, (alone,) in gradients.items():
         assert relative_l2(engine._run(run).grad, alone) <= 1e-5
 
@@ -267,7 +279,7 @@ def test_recomputing_layers_gives_the_same_gradient(tmp_path: Path) -> None:
     grads = []
     for recompute in (False, True):
         engine = TorchTrain(model, recompute=recompute)
-        engine.create(RUN, LoraSpec(rank=4, seed=1))
+        engine.create(RUN, LoraSpec(rank=4, seed=1, targets=engine._arch.targets))
         stir(engine._run(RUN), 0.05)
         drain(engine.forward_backward(RUN, with_prefixes(), "cross_entropy", {}))
         grads.append(engine._run(RUN).grad)
@@ -316,8 +328,60 @@ def test_targets_are_all_linear_layers_but_the_head_unless_chosen(tmp_path: Path
     }
     with pytest.raises(RequestError, match=r"'query_keys'.*did you mean query_key_value"):
         engine.create(RunId("c"), LoraSpec(targets=("query_keys",)))
+    engine.create(RunId("c"), LoraSpec(rank=2, targets=("dense", "lm_head")))
+    assert engine._run(RunId("c")).parts[-1].module == "lm_head"
     with pytest.raises(RequestError, match="'embed_out' matches no linear layer"):
-        engine.create(RunId("c"), LoraSpec(targets=("embed_out",)))
+        engine.create(RunId("d"), LoraSpec(targets=("embed_out",)))
+
+
+def saved_by_peft(model: Path, folder: Path):
+    """An adapter of peft's own making, which brings the base model's head along."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "down_proj", HEAD])
+    theirs = get_peft_model(reference(model, None), config)
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in theirs.named_parameters():
+            if "lora_" in name:
+                p.copy_(0.1 * torch.randn(p.shape, generator=g))
+    theirs.save_pretrained(folder)
+    return theirs.eval()
+
+
+def test_a_head_that_peft_has_saved_is_taken_with_its_own_base_alone(tmp_path: Path) -> None:
+    model, folder = foreign_model(tmp_path / "model", "gemma2"), tmp_path / "theirs"
+    theirs = saved_by_peft(model, folder)
+    train, data = TorchTrain(model), make_data([12, 20])
+    train.load(RUN, str(folder), optimizer=False)
+    assert set(train._run(RUN).spec.targets) == {"q_proj", "down_proj", HEAD}
+    found = drain(train.forward(RUN, data, adapter=True)).logprobs
+    for ours, datum in zip(found, data, strict=True):
+        with torch.no_grad():
+            want = reference_logprobs(theirs, datum)
+        assert (torch.tensor(ours) - want).abs().max() <= TOLERANCE
+    rollout_of(model).load_adapter(RUN, 1, str(folder))
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    tensors[f"base_model.model.{HEAD}.base_layer.weight"][5, 5] += 0.1
+    save_file(tensors, file, metadata={"format": "pt"})
+    for load in (
+        lambda: train.load(RUN, str(folder), optimizer=False),
+        lambda: rollout_of(model).load_adapter(RUN, 1, str(folder)),
+    ):
+        with pytest.raises(
+            ModelError, match=r"lm_head\.base_layer\.weight is not the base model's"
+        ):
+            load()
+
+
+def test_its_decode_steps_are_never_recorded(tmp_path: Path) -> None:
+    engine = rollout_of(foreign_model(tmp_path / "model", "olmo2"), graphs=True)
+    assert engine._graphs is None
+    engine.add(Sample(op_id=OpId("x"), run_id=RUN, version=None, prompt=(1,), params=ONE))
+    while engine.has_work():
+        finished = engine.step().finished
+    assert len(finished[0][1].samples[0].tokens) == ONE.max_tokens
 
 
 def test_half_precision_is_converted_once_and_mapped(tmp_path: Path) -> None:
@@ -452,4 +516,5 @@ def test_numbers_come_from_the_files(tmp_path: Path) -> None:
         "dense",
         "dense_h_to_4h",
         "dense_4h_to_h",
+        "lm_head",
     }

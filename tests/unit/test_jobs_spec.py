@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from plait.core.losses import choose
 from plait.core.operations import AdamParams, SamplingParams
-from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.core.runs import ALL_LINEAR, TARGETS, LoraSpec
 from plait.jobs.spec import JobSpec
 
 
@@ -26,6 +26,12 @@ def test_defaults_become_core_types() -> None:
 
 def test_adapter_has_a_seed_of_its_own_where_given() -> None:
     assert job(seed=7, adapter={"seed": 0}).lora().seed == 0
+
+
+def test_the_head_is_trained_where_it_is_named() -> None:
+    assert job(adapter={"targets": TARGETS}).lora().targets == (*ALL_LINEAR, "lm_head")
+    with pytest.raises(ValidationError, match="did you mean `lm_head`"):
+        job(adapter={"targets": ["lm_haed"]})
 
 
 def test_sampling_joins_the_jobs_stops_with_the_environments() -> None:

@@ -1,6 +1,8 @@
 """Rates: measured once, interpolated between batch sizes."""
 
+import json
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,22 @@ def test_a_model_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rates.decode[32] > rates.decode[1]
     monkeypatch.setattr("subprocess.run", None)  # a second measurement would call it
     assert measured_rates(TINY_DIR, 1, {}) == rates
+
+
+def test_each_device_and_dtype_is_measured_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIT_CACHE", str(tmp_path))
+    asked = []
+
+    def measured(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[-2:])
+        rates = {"decode": {"1": 1.0}, "prefill": 1.0, "train": float(len(asked))}
+        return subprocess.CompletedProcess(command, 0, json.dumps(rates))
+
+    monkeypatch.setattr(subprocess, "run", measured)
+    places = [("cpu", "fp32"), ("cpu", "bf16"), ("cuda:0", "bf16")]
+    for _ in range(2):
+        found = [measured_rates(TINY_DIR, 1, {}, device=d, dtype=t).train for d, t in places]
+        assert found == [1.0, 2.0, 3.0]
+    assert asked == [list(place) for place in places]

@@ -72,6 +72,7 @@ def test_what_is_right_comes_out_plain() -> None:
             lambda: arguments.lora(LoraSpec(targets=("q_proj",)), ("qkv_proj", "o_proj")),
             "LoRA targets hold q_proj: choose from qkv_proj, o_proj",
         ),
+        (lambda: arguments.lora(LoraSpec(targets=("embed_tokens",))), "down_proj, lm_head"),
         (lambda: arguments.lora(LoraSpec(targets="q_proj")), "give a tuple of layers"),  # type: ignore[arg-type]
         (lambda: arguments.batch(DATUM), r"the data are Datum\(.*: give a list of Datum"),
         (lambda: arguments.batch("ab"), "the data are 'ab': give a list of Datum"),

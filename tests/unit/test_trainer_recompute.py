@@ -181,4 +181,4 @@ def test_a_worker_takes_it_from_its_configuration(model: Path, recompute: bool) 
         train_memory_bytes=10**9,
         options={"recompute": float(recompute)},
     )
-    assert build(config).train._recompute is recompute
+    assert build(config).train._model._recompute is recompute

@@ -9,6 +9,7 @@ from random_models import VOCAB_SIZE
 
 from plait.core.ids import RunId
 from plait.core.operations import Datum
+from plait.core.runs import HEAD, MLP
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.params import RunParams
@@ -81,8 +82,9 @@ def reference_gradient(model: Any, params: RunParams) -> torch.Tensor:
     found = dict(model.named_parameters())
     out = torch.zeros(params.grad.shape, dtype=torch.float64)
     for part in params.parts:
-        block = "mlp" if part.module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-        stem = f"base_model.model.model.layers.{part.layer}.{block}.{part.module}.lora_"
+        block = "mlp" if part.module in MLP else "self_attn"
+        place = HEAD if part.module == HEAD else f"model.layers.{part.layer}.{block}.{part.module}"
+        stem = f"base_model.model.{place}.lora_"
         a = found[f"{stem}A.default.weight"].grad
         bt = found[f"{stem}B.default.weight"].grad.T
         for start, grad in ((part.a_start, a), (part.b_start, bt)):

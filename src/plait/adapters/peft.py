@@ -2,6 +2,8 @@
 
 ``adapter_config.json`` and ``adapter_model.safetensors``. Every tensor of a file must belong to a
 linear layer of the model: an adapter whose names do not match is refused, never silently ignored.
+Where the head is among them, ``peft`` saves the base model's own beside its pair; such a copy is
+not read, but must be what it says.
 
 Shapes: R rank; A is ``(R, in)``, B is ``(out, R)``; the update is ``alpha / R · B A``.
 """
@@ -18,11 +20,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from plait.core.errors import ModelError, StoreError
-from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.core.runs import ALL_LINEAR, HEAD, MLP, LoraSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Key = tuple[int, str]
-"""``(layer, module)`` such as ``(3, "q_proj")``; a name with dots is the module's whole path."""
+"""``(layer, module)`` such as ``(3, "q_proj")``. Other names are the module's whole path; our own
+forward counts the head as a layer behind the last."""
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -31,6 +34,7 @@ _NAME = re.compile(
 )
 _PATH = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _NUMBER = re.compile(r"\.(\d+)\.")
+_HEAD_COPY = f"base_model.model.{HEAD}.base_layer.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,8 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     folder = Path(path)
     tensors = {}
     for (layer, module), pair in adapter.pairs.items():
-        block = "mlp" if module in ("gate_proj", "up_proj", "down_proj") else "self_attn"
-        place = module if "." in module else f"model.layers.{layer}.{block}.{module}"
+        block = "mlp" if module in MLP else "self_attn"
+        place = f"model.layers.{layer}.{block}.{module}" if module in ALL_LINEAR else module
         stem = f"base_model.model.{place}.lora_"
         for letter, tensor in zip("AB", pair, strict=True):
             tensors[f"{stem}{letter}.weight"] = tensor.detach().cpu().contiguous()
@@ -67,9 +71,14 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
 
 
 def read_adapter(
-    path: str | Path, *, n_layers: int, paths: Collection[str] | None = None
+    path: str | Path,
+    *,
+    n_layers: int,
+    paths: Collection[str] | None = None,
+    head_VD: torch.Tensor | None = None,
 ) -> Adapter:
-    """Read an adapter directory; ModelError if it is none or names modules that do not exist.
+    """Read an adapter directory; ModelError if it is none or names modules that do not exist, or
+    brings a copy of the base model's head that is not ``head_VD``.
 
     ``paths`` are the whole names of the base model's linear layers; ``None``: a Llama's.
     """
@@ -86,6 +95,12 @@ def read_adapter(
     for key in ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save"):
         if config.get(key):
             raise ModelError(f"{folder} sets {key}, which is not supported")
+    copy_VD = tensors.pop(_HEAD_COPY, None)
+    if copy_VD is not None and not (head_VD is not None and _same(copy_VD, head_VD)):
+        raise ModelError(
+            f"{folder}: {_HEAD_COPY} is not the base model's: load the adapter with the model that "
+            f"it was trained on"
+        )
     halves: dict[Key, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         found = _key(name, n_layers) if paths is None else _key_in(paths, name)
@@ -105,6 +120,9 @@ def read_adapter(
 
 def _key(name: str, n_layers: int) -> tuple[Key, str] | None:
     """A tensor's key and half by its name, in a Llama-shaped model."""
+    match = _PATH.fullmatch(name)
+    if match and match[1] == HEAD:
+        return (n_layers, HEAD), match[2]
     match = _NAME.fullmatch(name)
     if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
         return None
@@ -123,6 +141,13 @@ def layer_of(path: str) -> int:
     """The block that a module is in by its whole name; 0 where it is in none."""
     match = _NUMBER.search(path)
     return int(match[1]) if match else 0
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True if the two are equal in the coarser of their types."""
+    coarser = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
+    equal: bool = torch.equal(a.to(coarser), b.to("cpu", coarser))
+    return equal
 
 
 def write_durably(file: Path, data: bytes) -> None:

@@ -39,9 +39,20 @@ Policy = Annotated[
     ),
 ]
 Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
+Device = Annotated[
+    str,
+    typer.Option(help="auto, cpu, cuda or cuda:N; default auto: CUDA if any.", show_default=False),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(help="auto, fp32 or bf16; default auto: bf16 on CUDA.", show_default=False),
+]
 KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
 RolloutWorkers = Annotated[
     int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
+]
+TrainingWorkers = Annotated[
+    int, typer.Option(help="Processes that train, default 1.", min=0, show_default=False)
 ]
 Lean = Annotated[
     bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
@@ -58,6 +69,11 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with this launch directory.")] = None,
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="On CUDA: record decode steps and replay them.")
+    ] = True,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
     ] = False,
@@ -65,6 +81,7 @@ def run(
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
     rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
     lean: Lean = False,
     recompute: Annotated[
         bool,
@@ -83,10 +100,14 @@ def run(
         asked = Settings(
             cores=cores,
             kv_blocks=kv_blocks,
+            device=device,
+            dtype=dtype,
+            cuda_graphs=cuda_graphs,
             deterministic=deterministic,
             elastic=elastic,
             lean=lean,
             rollout_workers=rollout_workers,
+            training_workers=training_workers,
             recompute=recompute,
         )
         code = run_command(
@@ -122,7 +143,10 @@ def plan(
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
     rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
     lean: Lean = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
@@ -131,7 +155,13 @@ def plan(
         from plait.runtime.settings import Settings
 
         asked = Settings(
-            cores=cores, kv_blocks=kv_blocks, rollout_workers=rollout_workers, lean=lean
+            cores=cores,
+            kv_blocks=kv_blocks,
+            rollout_workers=rollout_workers,
+            training_workers=training_workers,
+            lean=lean,
+            device=device,
+            dtype=dtype,
         )
         raise SystemExit(plan_command(files, asked=asked, as_json=format is Format.JSON))
 

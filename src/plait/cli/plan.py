@@ -35,7 +35,12 @@ def plan_command(files: Sequence[Path], *, asked: Settings, as_json: bool) -> in
         async with open_sources(specs, tokenizer) as sources:
             await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
             rates = await asyncio.to_thread(
-                measured_rates, model_dir, settings.cores, worker_env(settings.cores)
+                measured_rates,
+                model_dir,
+                settings.cores,
+                worker_env(settings.cores),
+                device=settings.device,
+                dtype=settings.dtype,
             )
             return await make_plan(specs, sources, shape=shape, rates=rates, settings=settings)
 

@@ -25,7 +25,10 @@ class ColocationView:
     substages: tuple[Substage, ...]
     """Running and ready ones have an empty ``after``; the others follow them."""
     running: tuple[str, ...] = ()
-    """Keys of those that have begun. They may be given another share, but not be stopped."""
+    """Keys of those that have begun. They may be given another share of compute, but not be
+    stopped."""
+    held_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Memory of the running ones, which they keep to their end: a cache is resized rarely."""
     weights: Mapping[RunId, float] = field(default_factory=dict)
 
 

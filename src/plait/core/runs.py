@@ -9,8 +9,15 @@ from enum import StrEnum
 
 from plait.core.ids import RunId, TenantId
 
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+HEAD = "lm_head"
+"""The output layer. Tinker names the three ``train_attn``, ``train_mlp`` and ``train_unembed``."""
+
+ALL_LINEAR = (*ATTENTION, *MLP)
 """Every linear layer of a Llama-shaped block: the default LoRA targets."""
+TARGETS = (*ALL_LINEAR, HEAD)
+"""Everything that LoRA may change."""
 
 MAX_RANK = 64
 """Largest LoRA rank that an engine need accept."""

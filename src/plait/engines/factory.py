@@ -31,6 +31,10 @@ class EngineConfig:
     block_size: int
     max_seqs: int
     train_memory_bytes: int
+    device: str = "cpu"
+    """``cpu`` or ``cuda:N``."""
+    dtype: str = "fp32"
+    """``fp32`` or ``bf16``."""
     options: dict[str, float] = field(default_factory=dict)
     on_layer: Callable[[], None] = lambda: None
     """To be called between the layers of a step: the number of threads may change there."""

@@ -6,9 +6,8 @@ Left out: libraries (torch takes some 200 MB in each worker), the head and tools
 from dataclasses import dataclass
 
 from plait.engines.protocol import ModelShape
+from plait.runtime.device import DTYPE_BYTES
 from plait.runtime.settings import Settings
-
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +15,9 @@ class Memory:
     """Bytes by what they are for."""
 
     weights: int
-    """Mapped once, whatever the number of workers."""
+    """On a CPU mapped once, whatever the number of workers; on CUDA a copy for each."""
     packed: int
-    """Private copies of the rollout workers; of the head alone in a lean launch."""
+    """Private copies of the rollout workers, fp32 on a CPU; of the head alone in a lean launch."""
     cache: int
     micro_batches: int
     adapters: int
@@ -30,11 +29,15 @@ class Memory:
 
 def estimate(shape: ModelShape, settings: Settings, *, adapters: int) -> Memory:
     """Under resolved ``settings``; ``adapters``: bytes of all jobs' adapters and moments."""
-    packed = shape.vocab_size * shape.hidden_size if settings.lean else shape.n_params
+    item, on_cpu = DTYPE_BYTES[settings.dtype], settings.device == "cpu"
+    copied = shape.vocab_size * shape.hidden_size if settings.lean else shape.n_params
+    packs = settings.rollout_workers if on_cpu and settings.dtype == "fp32" else 0
     return Memory(
-        weights=shape.n_params * FP32_BYTES,
-        packed=settings.rollout_workers * packed * FP32_BYTES,
-        cache=settings.kv_blocks * settings.block_size * shape.kv_bytes_per_token,
-        micro_batches=settings.train_memory_bytes,
+        weights=shape.n_params
+        * item
+        * (1 if on_cpu else settings.rollout_workers + settings.training_workers),
+        packed=packs * copied * item,
+        cache=settings.kv_blocks * settings.block_bytes(shape),
+        micro_batches=settings.training_workers * settings.train_memory_bytes,
         adapters=adapters,
     )

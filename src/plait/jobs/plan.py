@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from plait.core.errors import PlaitError
+from plait.core.runs import HEAD
 from plait.engines.protocol import ModelShape
 from plait.envs.declared import read_declared
 from plait.envs.protocol import TaskSource
@@ -107,7 +108,7 @@ async def make_plan(
     return Plan(
         jobs=tuple(jobs),
         kv_budget_blocks=settings.kv_blocks,
-        block_bytes=settings.block_size * shape.kv_bytes_per_token,
+        block_bytes=settings.block_bytes(shape),
         memory=estimate(shape, settings, adapters=sum(j.adapter_bytes for j in jobs)),
         sequential_s=sequential,
         shared_s=min(shared, sequential),
@@ -167,5 +168,8 @@ def _latency_s(spec: JobSpec) -> float:
 
 def _adapter_bytes(spec: JobSpec, shape: ModelShape) -> int:
     """Adapter, gradient and two moments in fp32."""
-    per_rank = WIDTH * shape.hidden_size * len(spec.adapter.targets) * shape.n_layers
+    in_blocks = [target for target in spec.adapter.targets if target != HEAD]
+    per_rank = WIDTH * shape.hidden_size * len(in_blocks) * shape.n_layers
+    if HEAD in spec.adapter.targets:
+        per_rank += shape.hidden_size + shape.vocab_size
     return int(spec.adapter.rank * per_rank * 4 * 4)

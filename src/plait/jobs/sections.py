@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from plait.core.losses import LOSSES
-from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED
+from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, TARGETS
 from plait.jobs.plain import not_plain
 from plait.rewards.names import JUDGE
 
@@ -64,8 +64,8 @@ class AdapterSection(Section):
     @classmethod
     def _exist(cls, targets: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         """The context is the names of the model's linear layers: none before a download, a Llama's
-        where there is no context. The default targets mean all that there are."""
-        known = ALL_LINEAR if info.context is None else info.context
+        where there is no context. The default targets mean all in the blocks."""
+        known = TARGETS if info.context is None else info.context
         is_default = set(targets) == set(ALL_LINEAR)
         for name in targets if known and not is_default else ():
             if name not in known:

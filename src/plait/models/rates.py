@@ -36,9 +36,18 @@ class Rates:
         return r0 if b1 == b0 else r0 + (r1 - r0) * (batch - b0) / (b1 - b0)
 
 
-def measured_rates(model_dir: Path, cores: int, env: Mapping[str, str]) -> Rates:
-    """Rates of a model, measured once per machine and number of cores, in a worker's ``env``."""
-    file = cache_root() / "rates" / f"{model_dir.name}-{cores}-{METHOD}.json"
+def measured_rates(
+    model_dir: Path,
+    cores: int,
+    env: Mapping[str, str],
+    *,
+    device: str = "cpu",
+    dtype: str = "fp32",
+) -> Rates:
+    """Rates of a model, measured once per machine, number of cores, device and dtype, in a worker's
+    ``env``."""
+    where = "" if (device, dtype) == ("cpu", "fp32") else f"-{device.replace(':', '')}-{dtype}"
+    file = cache_root() / "rates" / f"{model_dir.name}-{cores}-{METHOD}{where}.json"
     if not file.is_file():
         command = [
             sys.executable,
@@ -46,6 +55,8 @@ def measured_rates(model_dir: Path, cores: int, env: Mapping[str, str]) -> Rates
             "plait.engines.torch.calibrate",
             str(model_dir),
             str(cores),
+            device,
+            dtype,
         ]
         try:
             done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.errors import ModelError
-from plait.core.runs import ALL_LINEAR
+from plait.core.runs import HEAD, TARGETS
 from plait.engines.protocol import ModelShape
 from plait.models import foreign
 
@@ -20,7 +20,8 @@ ROPES = ("default", "linear", "llama3")
 """Rotary scalings that it covers."""
 
 KV_BYTES = 4
-"""The cache is kept in fp32: sampler and trainer then agree on log-probs to 1e-4."""
+"""A shape counts the cache in fp32, which is what a CPU keeps: sampler and trainer then agree on
+log-probs to 1e-4."""
 
 
 def read_shape(path: str | Path, *, name: str = "") -> ModelShape:
@@ -35,11 +36,12 @@ def read_shape(path: str | Path, *, name: str = "") -> ModelShape:
         layers = int(found["num_hidden_layers"])
         kv_heads = int(found.get("num_key_value_heads") or heads)
         head_dim = int(found.get("head_dim") or hidden // heads)
-        linear_layers: tuple[str, ...] = ALL_LINEAR
+        linear_layers: tuple[str, ...] = TARGETS
         if own:
             n_params = _n_params(config, hidden, layers, heads, kv_heads, head_dim)
         else:
-            n_params, linear_layers = foreign.read_headers(where)
+            n_params, in_blocks = foreign.read_headers(where)
+            linear_layers = (*in_blocks, HEAD)
         return ModelShape(
             name=name or where.name,
             vocab_size=int(found["vocab_size"]),

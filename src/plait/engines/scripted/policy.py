@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plait.core.errors import RequestError
 from plait.core.operations import Ranked
-from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
+from plait.core.runs import MAX_RANK, TARGETS, LoraSpec
 
 Array = NDArray[np.float64]
 
@@ -47,10 +47,10 @@ def initial(lora: LoraSpec) -> Adapter:
     """Version 0, determined by ``lora`` alone; RequestError if no target or rank is usable."""
     if not 1 <= lora.rank <= MAX_RANK:
         raise RequestError(f"LoRA rank {lora.rank} is not in 1–{MAX_RANK}: choose one that is")
-    missing = sorted(set(lora.targets) - set(ALL_LINEAR))
+    missing = sorted(set(lora.targets) - set(TARGETS))
     if missing or not lora.targets:
         named = ", ".join(missing) or "nothing"
-        raise RequestError(f"LoRA targets match no module: {named}; use {', '.join(ALL_LINEAR)}")
+        raise RequestError(f"LoRA targets match no module: {named}; use {', '.join(TARGETS)}")
     draw = np.random.default_rng(lora.seed)
     return Adapter(
         a_K=draw.standard_normal(N_FEATURES),

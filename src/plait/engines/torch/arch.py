@@ -1,9 +1,8 @@
 """Arch: the numbers of a Llama-, Qwen2- or Qwen3-shaped model, read from its Hugging Face config.
 
-Which checkpoints these are is ``models.shape``'s to say; every other goes through ``fallback``, and
-what both have in common for the engines are ``Sizes``. Rotary frequencies are computed here because
-they are the one place where the families' configs differ in form (plain, ``linear`` and ``llama3``
-scaling).
+Which checkpoints these are is ``models.shape``'s to say; every other goes through ``fallback``.
+Rotary frequencies are computed here because they are the one place where the families' configs
+differ in form (plain, ``linear`` and ``llama3`` scaling).
 """
 
 import json
@@ -15,61 +14,17 @@ from typing import Any
 import torch
 
 from plait.core.errors import ModelError
-from plait.core.runs import ALL_LINEAR, LoraSpec
+from plait.core.runs import HEAD
+from plait.engines.torch.sizes import Site, Sizes
 from plait.models.shape import why_not_own
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """One product that adapters add to: a linear layer of the checkpoint, or several fused."""
-
-    layer: int
-    group: str
-    n_in: int
-    modules: tuple[tuple[str, int], ...]
-    """Name and output size of each linear layer, in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What the engines need to know of any decoder."""
-
-    vocab_size: int
-    hidden: int
-    inter: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    max_context: int
-
-    @property
-    def q_size(self) -> int:
-        return self.n_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.n_kv_heads * self.head_dim
-
-    @property
-    def order(self) -> str:
-        """Names the order of the flat buffers (``params.lay_out``) in files of moments: raise it
-        when that changes."""
-        return "layer-projection-A-B-1"
-
-    @property
-    def paths(self) -> frozenset[str] | None:
-        """Dotted names of the linear layers; ``None``: those of a Llama."""
-        return None
-
-    def chosen(self, spec: LoraSpec) -> LoraSpec:
-        """``spec`` with the targets that it means here."""
-        return spec
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """Names of linear layers that an adapter can have."""
-        return ALL_LINEAR
+GROUPS: dict[str, tuple[str, ...]] = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "o": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
+}
+"""A block's fused projections and the checkpoint's linear layers within each, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +45,38 @@ class Arch(Sizes):
         layer = self.hidden * (self.q_size + 2 * self.kv_size) + self.q_size * self.hidden
         layer += 3 * self.hidden * self.inter
         return self.n_layers * layer + self.vocab_size * self.hidden
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The fused projections of each block, and the head."""
+        found = [
+            Site(
+                layer=layer,
+                group=group,
+                n_in=n_in,
+                modules=tuple(zip(GROUPS[group], outs, strict=True)),
+            )
+            for layer in range(self.n_layers)
+            for group, (n_in, outs) in group_sizes(self).items()
+        ]
+        layer, group = head_place(self)
+        modules = ((HEAD, self.vocab_size),)
+        return (*found, Site(layer=layer, group=group, n_in=self.hidden, modules=modules))
+
+
+def group_sizes(arch: Arch) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Per fused projection: input size, and output size of each layer in ``GROUPS``' order."""
+    return {
+        "qkv": (arch.hidden, (arch.q_size, arch.kv_size, arch.kv_size)),
+        "o": (arch.q_size, (arch.hidden,)),
+        "gate_up": (arch.hidden, (arch.inter, arch.inter)),
+        "down": (arch.inter, (arch.hidden,)),
+    }
+
+
+def head_place(arch: Arch) -> tuple[int, str]:
+    """``(layer, group)`` of the head: a layer behind the last, and a projection by itself."""
+    return arch.n_layers, HEAD
 
 
 def read_arch(model_dir: str | Path) -> Arch:

@@ -14,11 +14,12 @@ from typing import Protocol
 import torch
 
 from plait.core.errors import EngineError
-from plait.engines.torch.arch import Sizes
 from plait.engines.torch.batch import Batch
+from plait.engines.torch.graphs import Graphs
 from plait.engines.torch.kv import KV
 from plait.engines.torch.model import Adapters
 from plait.engines.torch.own import OwnSampler, OwnTrainee
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.params import RunParams
 from plait.models.shape import check_architecture, why_not_own
@@ -30,6 +31,8 @@ class Sampler(Protocol):
     arch: Sizes
     device: torch.device
     dtype: torch.dtype
+    head_VD: torch.Tensor
+    """The output layer's own matrix."""
     shares: bool
     """Rows may read the blocks that they have in common apart from their own (``parts``)."""
     least_rows: Callable[[], int]
@@ -39,8 +42,12 @@ class Sampler(Protocol):
         """``h_ND`` of one step, whose keys and values are in ``kv`` afterwards."""
         ...
 
-    def logits(self, h_RD: torch.Tensor) -> torch.Tensor:
-        """``logits_RV`` of such rows."""
+    def logits(self, h_RD: torch.Tensor, adapters: Adapters) -> torch.Tensor:
+        """``logits_RV`` of such rows, whose adapters these are."""
+        ...
+
+    def graphs(self, kv: KV) -> Graphs | None:
+        """Decode steps over static buffers and this cache; ``None`` where this way has none."""
         ...
 
 
@@ -49,6 +56,7 @@ class Trainee(Protocol):
 
     arch: Sizes
     device: torch.device
+    head_VD: torch.Tensor
     kept: float
     """Activations that are held for the backward pass, by those of our own forward."""
 

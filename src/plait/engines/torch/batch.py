@@ -41,7 +41,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One step's input. ``draw_rows``: row whose logits ``draws[i]`` takes its next token from."""
+    """One step's input. ``draw_rows``: row whose logits ``draws[i]`` takes its next token from.
+
+    Where ``table_BN`` (blocks of the decoding rows) is given, the step is for static buffers: its
+    tensors are the host's, and there are no views and no padding.
+    """
 
     tokens_N: torch.Tensor
     positions_N: torch.Tensor
@@ -54,6 +58,7 @@ class Batch:
     draw_rows: list[int]
     scored: tuple[Scored, ...]
     n_tokens: int
+    table_BN: np.ndarray | None = None
 
 
 class Batcher:
@@ -79,13 +84,14 @@ class Batcher:
         self._planned: list[Sequence] = []
         self._table = np.zeros((0, 0), dtype=np.int64)
         self._row: dict[Sequence, int] = {}
-        self._parts: list[Part] = []
+        self._parts: list[Part] | None = None
 
     def reset(self) -> None:
         """Forget what is kept between steps (the cache's blocks have moved)."""
-        self._sequences, self._planned, self._parts = [], [], []
+        self._sequences, self._planned, self._parts = [], [], None
 
-    def build(self, plan: Plan) -> Batch:
+    def build(self, plan: Plan, *, static: bool = False) -> Batch:
+        """The batch of a step; ``static``: one of decoding rows alone, for static buffers."""
         size = self._kv.block_size
         sequences = self._decoding(plan)
         n_decode = len(sequences)
@@ -96,7 +102,7 @@ class Batcher:
         tokens = [s.tokens[-1] for s in sequences]
         positions = np.fromiter((s.n_cached for s in sequences), np.int64, n_decode)
         slots = self._table[np.arange(n_decode), positions // size] * size + positions % size
-        decodes = tuple(self._decode_view(part, positions + 1) for part in self._parts)
+        decodes = () if static else self._decode_views(positions + 1)
         views, at = [], n_decode
         more_positions, more_slots = [positions], [slots]
         for c in chunks:
@@ -107,7 +113,8 @@ class Batcher:
             more_slots.append(blocks[where // size] * size + where % size)
             views.append(self._chunk_view(c, at, blocks))
             at += c.n
-        n_tokens, pad = len(tokens), max(0, self._least_rows() - len(tokens))
+        n_tokens = len(tokens)
+        pad = 0 if static else max(0, self._least_rows() - n_tokens)
         draws, draw_rows = list(sequences), list(range(n_decode))
         for c, view in zip(chunks, views, strict=True):
             if c.draws:
@@ -115,10 +122,11 @@ class Batcher:
                 draws += together
                 draw_rows += [view.end - 1] * len(together)
         more_positions.append(np.zeros(pad, dtype=np.int64))
+        put = torch.from_numpy if static else self._to
         return Batch(
-            tokens_N=self._to(np.array(tokens + [0] * pad, dtype=np.int64)),
-            positions_N=self._to(np.concatenate(more_positions)),
-            slots_N=self._to(np.concatenate(more_slots)),
+            tokens_N=put(np.array(tokens + [0] * pad, dtype=np.int64)),
+            positions_N=put(np.concatenate(more_positions)),
+            slots_N=put(np.concatenate(more_slots)),
             n_decode=n_decode,
             decodes=decodes,
             chunks=tuple(views),
@@ -127,10 +135,11 @@ class Batcher:
             draw_rows=draw_rows,
             scored=_scored(chunks, views),
             n_tokens=n_tokens,
+            table_BN=self._table if static else None,
         )
 
     def _decoding(self, plan: Plan) -> list[Sequence]:
-        """The decoding sequences in row order, with block table and parts up to date."""
+        """The decoding sequences in row order, with the block table up to date."""
         if plan.decodes != self._planned:
             self._planned = list(plan.decodes)
             self._sequences = sorted(plan.decodes, key=lambda s: _order(s.policy))
@@ -142,10 +151,15 @@ class Batcher:
         for s in changed:
             self._fill(self._row[s], s.blocks)
         if changed or not self._sequences:
+            self._parts = None
+        return self._sequences
+
+    def _decode_views(self, n_tokens_N: np.ndarray) -> tuple[DecodeView, ...]:
+        if self._parts is None:
             n_blocks = np.array([len(s.blocks) for s in self._sequences], dtype=np.int64)
             groups = [s.group for s in self._sequences]
             self._parts = self._divide(n_blocks, groups) if self._sequences else []
-        return self._sequences
+        return tuple(self._decode_view(part, n_tokens_N) for part in self._parts)
 
     def _divide(self, n_blocks_B: np.ndarray, groups: list[int]) -> list[Part]:
         return make_parts(

@@ -1,8 +1,8 @@
 """Calibrate: how fast this machine decodes, reads and trains a model, in under a minute.
 
-``python -m plait.engines.torch.calibrate MODEL_DIR CORES`` prints one JSON line: tokens per second
-of decoding by batch size, of prefill, and of training. Random tokens, real weights. Each is the
-best of several steps: a busy neighbour only ever makes a step slower.
+``python -m plait.engines.torch.calibrate MODEL_DIR CORES DEVICE DTYPE`` prints one JSON line:
+tokens per second of decoding by batch size, of prefill, and of training. Random tokens, real
+weights. Each is the best of several steps: a busy neighbour only ever makes a step slower.
 """
 
 import json
@@ -15,6 +15,7 @@ from plait.core.ids import OpId, RunId
 from plait.core.operations import Datum, Sample, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.engines.factory import BLOCK_SIZE
+from plait.engines.torch.devices import DTYPES
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.trainer import TorchTrain
 
@@ -27,15 +28,16 @@ RUN = RunId("calibrate")
 
 
 def main() -> None:
-    model_dir, cores = sys.argv[1], int(sys.argv[2])
-    torch.set_num_threads(cores)
-    rollout = TorchRollout(model_dir, n_blocks=CACHE_TOKENS // BLOCK_SIZE)
+    model_dir, cores, device, dtype = sys.argv[1:]
+    on = {"device": device, "dtype": DTYPES[dtype]}
+    torch.set_num_threads(int(cores))
+    rollout = TorchRollout(model_dir, n_blocks=CACHE_TOKENS // BLOCK_SIZE, **on)
     rates = {"decode": {}, "prefill": 0.0, "train": 0.0}
     for batch in BATCHES:
         decode, prefill = _decode(rollout, batch)
         rates["decode"][batch] = decode
         rates["prefill"] = max(rates["prefill"], prefill)
-    rates["train"] = _train(TorchTrain(model_dir), rollout.shape.vocab_size)
+    rates["train"] = _train(TorchTrain(model_dir, **on), rollout.shape.vocab_size)
     print(json.dumps(rates))
 
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from plait.engines.torch import exact
-from plait.engines.torch.arch import Sizes
 from plait.engines.torch.attention import attend_batched, attend_shared
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.views import ChunkView, DecodeView
 
 
@@ -167,10 +167,15 @@ class KV:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[K, n, T, E]`` of ``n`` equally long lists of blocks.
 
-        They lie in a buffer that the next call overwrites: new memory for every layer would cost
-        more than the copy.
+        On a CPU they lie in a buffer that the next call overwrites: new memory for every layer
+        would cost more than the copy. On CUDA new memory costs nothing, and a recorded step may not
+        share any with others.
         """
         a, size = self._arch, self.block_size
+        if self._layers[layer].device.type != "cpu":
+            found = self._layers[layer].index_select(2, blocks)
+            k, v = found.view(2, a.n_kv_heads, n, -1, a.head_dim).unbind(0)
+            return k, v
         shape = (2, a.n_kv_heads, blocks.shape[0], size, a.head_dim)
         if self._buffers[which].shape[2:3] != shape[2:3]:
             self._buffers[which] = self._layers[layer].new_empty(shape)

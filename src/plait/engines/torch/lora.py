@@ -8,6 +8,7 @@ Shapes: R rank; a fused projection's A matrices are stacked to ``[ΣR, in]``, th
 the diagonal of ``[out, ΣR]``, scaled by alpha / rank.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,8 @@ import torch.nn.functional as F
 from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
 from plait.core.runs import MAX_RANK
-from plait.engines.torch.arch import Sizes
 from plait.engines.torch.packed import pack_matrix, packed_product
-from plait.engines.torch.sites import sites
+from plait.engines.torch.sizes import Sizes
 
 WHOLE_RANK = 8
 """Up to this rank the B matrices of a fused projection are applied as one block-diagonal matrix:
@@ -70,7 +70,7 @@ def pack_adapter(
     scale = adapter.spec.alpha / adapter.spec.rank
     factor = 1.0 if exact else scale
     pieces: Pieces = {}
-    for site in sites(arch):
+    for site in arch.sites:
         found, at = [], 0
         for module, n_out in site.modules:
             if (pair := adapter.pairs.get((site.layer, module))) is not None:
@@ -95,6 +95,7 @@ class LoraBatch:
         self, segments: Sequence[tuple[int, int, Pieces | None]], *, lone_rows: int = 1
     ) -> None:
         self._segments = [s for s in segments if s[2]]
+        self._lone_rows = lone_rows
         self._n_padding = 0
         if len(self._segments) == 1:
             start, end, _ = self._segments[0]
@@ -103,6 +104,11 @@ class LoraBatch:
     @property
     def is_empty(self) -> bool:
         return not self._segments
+
+    def at(self, rows: Sequence[int]) -> "LoraBatch":
+        """The adapters of these rows alone, which are given in rising order."""
+        found = [(bisect_left(rows, s), bisect_left(rows, e), p) for s, e, p in self._segments]
+        return LoraBatch([f for f in found if f[0] < f[1]], lone_rows=self._lone_rows)
 
     def add(self, layer: int, group: str, x_ND: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
         for start, end, pieces in self._segments:

@@ -21,14 +21,6 @@ from plait.engines.torch.weights import Weights
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(layer, q_NHE, k_NKE, v_NKE) -> out_NHE``."""
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "o": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
-    "down": ("down_proj",),
-}
-"""Fused projections and the checkpoint's linear layers within each, in order."""
-
 
 class Adapters(Protocol):
     """What is added to a fused projection's output."""
@@ -36,16 +28,6 @@ class Adapters(Protocol):
     def add(self, layer: int, group: str, x_ND: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
         """``y`` plus the adapters' contribution; may work in place without autograd."""
         ...
-
-
-def group_sizes(arch: Arch) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Per fused projection: input size, and output size of each layer in ``GROUPS``' order."""
-    return {
-        "qkv": (arch.hidden, (arch.q_size, arch.kv_size, arch.kv_size)),
-        "o": (arch.q_size, (arch.hidden,)),
-        "gate_up": (arch.hidden, (arch.inter, arch.inter)),
-        "down": (arch.inter, (arch.hidden,)),
-    }
 
 
 class Rope:

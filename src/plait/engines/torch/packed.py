@@ -34,7 +34,7 @@ def plain_rows() -> int:
 
 
 def one_row() -> int:
-    """Rows that a packed product has at least."""
+    """Rows that a packed product, or any on CUDA, has at least."""
     return 1
 
 
@@ -55,7 +55,9 @@ def packed_product(
 def make_linear(weights: Weights, *, layers: bool = True) -> tuple[Linear, Callable[[], int]]:
     """The product to use with ``weights``' own tensors (which are the keys of the packed copies),
     and how many rows to give it at least. Without ``layers`` only the head is packed."""
-    if weights.device.type != "cpu" or weights.dtype != torch.float32:
+    if weights.device.type != "cpu":
+        return F.linear, one_row
+    if weights.dtype != torch.float32:
         return F.linear, plain_rows
     if not torch.backends.mkldnn.is_available():
         return F.linear, plain_rows

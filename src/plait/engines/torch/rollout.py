@@ -28,7 +28,8 @@ from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.noise import draw_keys
-from plait.engines.torch.packed import plain_rows
+from plait.engines.torch.packed import one_row, plain_rows
+from plait.engines.torch.replays import Key
 from plait.engines.torch.sampling import draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
@@ -65,9 +66,12 @@ class TorchRollout:
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
+        graphs: bool = False,
         cache: Path | None = None,
     ) -> None:
-        """``by_transformers``: the reference, where our own forward would do as well."""
+        """``graphs``: decode steps go through static buffers and, on CUDA, are recorded once, where
+        the way that the model is run can be. ``by_transformers``: the reference, where our own
+        forward would do as well."""
         if n_blocks < 1 or not 1 <= max_seqs <= max_batch_tokens:
             raise RequestError(
                 f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
@@ -85,6 +89,9 @@ class TorchRollout:
             by_transformers=by_transformers,
         )
         self._exact = exact
+        # A CPU's plain product with few rows has other bits; on CUDA rows are never padded.
+        on_cpu = self._model.device.type == "cpu"
+        self._lone_rows = plain_rows if on_cpu and not exact else one_row
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
         self._kv = KV(
@@ -108,6 +115,7 @@ class TorchRollout:
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
+        self._graphs = self._model.graphs(self._kv) if graphs else None
 
     def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
         """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
@@ -121,13 +129,17 @@ class TorchRollout:
                 f"version {version} of {run_id} is being sampled from {old.path}: versions do not "
                 f"change, publish another"
             )
-        model, arch = self._model, self._model.arch
-        adapter = read_adapter(path, n_layers=arch.n_layers, paths=arch.paths)
+        model = self._model
+        adapter = read_adapter(
+            path, n_layers=model.arch.n_layers, paths=model.arch.paths, head_VD=model.head_VD
+        )
         pieces = pack_adapter(
-            adapter, arch, dtype=model.dtype, device=str(model.device), exact=self._exact
+            adapter, model.arch, dtype=model.dtype, device=str(model.device), exact=self._exact
         )
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
+        if self._graphs is not None:
+            self._graphs.put(policy, adapter)
 
     def drop_adapter(self, run_id: RunId, version: int) -> None:
         """Forget an adapter once its last sample has ended; unknown ones are ignored."""
@@ -196,6 +208,8 @@ class TorchRollout:
         self._n_preempted += n_preempted
         self._kv.resize(n_blocks, moves)
         self._batcher.reset()
+        if self._graphs is not None:
+            self._graphs.forget()
 
     def has_work(self) -> bool:
         """True while a forward step would do something."""
@@ -206,11 +220,12 @@ class TorchRollout:
         """One forward step over whatever is runnable."""
         n_evicted = self._blocks.n_evicted
         plan = self._scheduler.plan()
-        batch = self._batcher.build(plan)
+        key = None if self._graphs is None else self._graphs.key_of(plan)
+        batch = self._batcher.build(plan, static=key is not None)
         over: list[Request] = []
         if batch.n_tokens:
             try:
-                over = self._run(plan, batch)
+                over = self._run(plan, batch, key)
             except RuntimeError as e:  # torch's own, out of memory included
                 self._scheduler.preempt_all()
                 first = str(e).strip().splitlines()[0]
@@ -219,25 +234,37 @@ class TorchRollout:
                 ) from e
         return self._report(plan, batch, over, n_evicted)
 
-    def _run(self, plan: Plan, batch: Batch) -> list[Request]:
+    def _run(self, plan: Plan, batch: Batch, key: Key | None) -> list[Request]:
         self._kv.copy(plan.copies)
         self._kv.clear(plan.fresh)
-        segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
-        lora = LoraBatch(segments, lone_rows=1 if self._exact else plain_rows())
-        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora)
-        self._scheduler.advance(plan)
-        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows))
-        if batch.draws:
-            touched += self._draw(batch, h_ND)
+        touched = self._replay(plan, batch, key) if key else self._forward(plan, batch)
         over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
         for request in over:
             self._close(request)
         return over
 
-    def _draw(self, batch: Batch, h_ND: torch.Tensor) -> list[Request]:
+    def _replay(self, plan: Plan, batch: Batch, key: Key) -> list[Request]:
+        """A step of decoding rows alone; returns the requests that it may have ended."""
+        logits_BV = self._graphs.logits(key, batch)
+        if logits_BV is None:
+            return self._forward(plan, self._batcher.build(plan))
+        self._scheduler.advance(plan)
+        return self._draw(batch, logits_BV)
+
+    def _forward(self, plan: Plan, batch: Batch) -> list[Request]:
+        """Any step; returns the requests that it may have ended."""
+        segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
+        lora = LoraBatch(segments, lone_rows=self._lone_rows())
+        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora)
+        self._scheduler.advance(plan)
+        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows, lora))
+        if batch.draws:
+            touched += self._draw(batch, self._head(h_ND, batch.draw_rows, lora))
+        return touched
+
+    def _draw(self, batch: Batch, logits_RV: torch.Tensor) -> list[Request]:
         """Draw the next token of every row that is due; returns the requests that it may have
         ended."""
-        logits_RV = self._head(h_ND, batch.draw_rows)
         found = draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
@@ -261,13 +288,14 @@ class TorchRollout:
                 touched.append(s.request)
         return touched
 
-    def _head(self, h_ND: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Logits of ``rows``: each is computed once, though several samples may draw from it."""
+    def _head(self, h_ND: torch.Tensor, rows: list[int], lora: LoraBatch) -> torch.Tensor:
+        """Logits of ``rows``, which rise: each is computed once, though several samples may draw
+        from it."""
         distinct = list(dict.fromkeys(rows))
         padded = distinct + [distinct[0]] * (self._model.least_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
-        logits = self._model.logits(h_ND)
+        logits = self._model.logits(h_ND, lora.at(distinct))
         if distinct == rows:
             return logits[: len(rows)]
         place = {row: i for i, row in enumerate(distinct)}
@@ -315,3 +343,5 @@ class TorchRollout:
         if loaded.doomed and not loaded.n_alive:
             del self._adapters[policy]
             self._blocks.forget_policy(policy)
+            if self._graphs is not None:
+                self._graphs.drop(policy)

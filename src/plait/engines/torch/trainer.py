@@ -162,7 +162,9 @@ class TorchTrain:
 
     def load(self, run_id: RunId, path: str, *, optimizer: bool) -> None:
         """Replace the run (made if need be) with what lies under ``path``; all or nothing."""
-        params = load_run(path, self._arch, self._device, optimizer=optimizer)
+        params = load_run(
+            path, self._arch, self._device, optimizer=optimizer, head_VD=self._model.head_VD
+        )
         if (resident := self._runs.get(run_id)) is not None:
             params.version = max(params.version, resident.version)
         self._runs[run_id] = params

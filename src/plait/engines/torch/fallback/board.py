@@ -36,26 +36,31 @@ def base_only(_: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torc
 
 
 class Board:
-    """``answer`` and ``project`` are of the present pass, the backward one included; ``on_layer``
-    is called at each layer of both."""
+    """``answer`` and ``project`` are of the present pass, the backward one included; ``head`` is
+    ``project`` of the output layer, of the rows that are going through it. ``on_layer`` is called
+    at each layer of both passes."""
 
     def __init__(self) -> None:
         self.name = f"plait_{next(_NUMBERS)}"
         self.answer: Answer | None = None
         self.project: Project = base_only
+        self.head: Project = base_only
         self.on_layer: Callable[[], None] = lambda: None
         # The registries last as long as the process: a cache must not.
         here = weakref.WeakMethod(self._attention)
         AttentionInterface.register(self.name, lambda *args, **more: here()(*args, **more))
         AttentionMaskInterface.register(self.name, _mask)
 
-    def connect(self, path: str, linear: nn.Linear) -> None:
+    def connect(self, path: str, linear: nn.Linear, *, is_head: bool) -> None:
         """Make a linear layer ask for its product here."""
         key = (layer_of(path), path)
-        linear.forward = partial(self._linear, key, linear)
+        linear.forward = partial(self._linear, key, linear, is_head)
 
-    def _linear(self, key: tuple[int, str], linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        y_NO = self.project(key, x.reshape(-1, x.shape[-1]), linear)
+    def _linear(
+        self, key: tuple[int, str], linear: nn.Linear, is_head: bool, x: torch.Tensor
+    ) -> torch.Tensor:
+        project = self.head if is_head else self.project
+        y_NO = project(key, x.reshape(-1, x.shape[-1]), linear)
         return y_NO.view(*x.shape[:-1], -1)
 
     def _attention(

@@ -36,28 +36,25 @@ def load(
     dtype: torch.dtype,
     device: str,
     cache: Path | None,
-) -> tuple[nn.Module, Board, dict[str, nn.Linear]]:
-    """The model, its board, and its linear layers by their names (all but the head), connected to
-    the board. ModelError if it cannot be run."""
+) -> tuple[nn.Module, Board, dict[str, nn.Linear], str]:
+    """The model, its board, its linear layers by their names, connected to the board, and which of
+    them is the head (empty: none). ModelError if it cannot be run."""
     where = Path(model_dir)
     check_architecture(where)
     board = Board()
     _check_kind(where)
     model = _open(_in_format(where, dtype, cache), dtype, board.name).to(device).eval()
     model.requires_grad_(False)
-    head = model.get_output_embeddings()
-    linears = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    }
+    linears = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    output = model.get_output_embeddings()
+    head = next((name for name, module in linears.items() if module is output), "")
     if any(p.ndim > 2 for p in model.parameters()):
         raise ModelError(f"{where} has experts or convolutions, which are not supported")
-    if not linears:
+    if set(linears) <= {head}:
         raise ModelError(f"{where} has no linear layers that an adapter could be added to")
     for name, linear in linears.items():
-        board.connect(name, linear)
-    return model, board, linears
+        board.connect(name, linear, is_head=name == head)
+    return model, board, linears, head
 
 
 def _check_kind(where: Path) -> None:

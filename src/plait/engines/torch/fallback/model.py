@@ -7,6 +7,7 @@ hidden states and logits, is run by itself on the rows that are wanted.
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from plait.engines.torch.batch import Batch
 from plait.engines.torch.fallback.attention import cached, packed
-from plait.engines.torch.fallback.board import Project, base_only
+from plait.engines.torch.fallback.board import Project
 from plait.engines.torch.fallback.load import load, told
 from plait.engines.torch.fallback.trial import measure, try_out
 from plait.engines.torch.kv import KV
 from plait.engines.torch.model import Adapters
-from plait.engines.torch.packed import plain_rows
+from plait.engines.torch.packed import one_row, plain_rows
 from plait.engines.torch.train import ops
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import block_rows
@@ -49,15 +50,17 @@ class TransformersModel:
         recompute: bool = False,
     ) -> None:
         """ModelError if the model does not compute what ``transformers`` alone does."""
-        model, self._board, linears = load(model_dir, dtype=dtype, device=device, cache=cache)
+        model, self._board, linears, head = load(model_dir, dtype=dtype, device=device, cache=cache)
         self._base: Any = getattr(model, model.base_model_prefix)
         self._head = _head(model)
         self.device, self.dtype = torch.device(device), dtype
-        self.least_rows = plain_rows
+        self.least_rows = plain_rows if self.device.type == "cpu" else one_row
         with told(model_dir):
+            self.head_VD = model.get_output_embeddings().weight
             found = measure(self._board, self._hidden, self.device)
-            self.arch, self.shares = found.sizes(model_dir, linears), found.is_plain
-            try_out(model, self._board, self._targets, self.device, str(model_dir))
+            self.arch, self.shares = found.sizes(model_dir, linears, head), found.is_plain
+            score = partial(self.logprobs, params=[None])
+            try_out(model, self._board, score, self.device, str(model_dir))
         self._board.on_layer = on_layer
         if recompute:
             for module in model.modules():
@@ -66,50 +69,47 @@ class TransformersModel:
 
     def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
         """Final hidden states ``h_ND`` of one step of sampling."""
-
-        def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
-            y_NO = F.linear(x_NI, linear.weight, linear.bias)
-            return y_NO if adapters is None else adapters.add(*key, x_NI, y_NO)
-
-        self._board.answer, self._board.project = cached(kv, batch), project
+        self._board.answer, self._board.project = cached(kv, batch), _adding(adapters)
         return self._hidden(batch.tokens_N, batch.positions_N)
 
-    def logits(self, h_RD: torch.Tensor) -> torch.Tensor:
+    def logits(self, h_RD: torch.Tensor, adapters: Adapters) -> torch.Tensor:
         """``logits_RV``, with whatever the model does to them."""
-        out: torch.Tensor = self._head(inputs_embeds=h_RD[None], use_cache=False).logits[0]
-        return out
+        self._board.head = _adding(adapters)
+        return self._logits(h_RD)
+
+    def graphs(self, kv: KV) -> None:
+        """None: a model of ``transformers`` may wait for the device within a step."""
 
     def logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
         """Log-probs ``(M,)`` of a micro-batch's targets, with gradients to the adapters."""
-
-        def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
-            pairs = zip(batch.stretches, params, strict=True)
-            adapters = [(s.tokens, p.fused[key]) for s, p in pairs if p and key in p.fused]
-            return ops.linear(x_NI, linear.weight, linear.bias, adapters)
-
-        return self._targets(batch, project)
-
-    def _targets(self, batch: Packed, project: Project = base_only) -> torch.Tensor:
-        self._board.answer, self._board.project = packed(batch), project
+        tokens = [s.tokens for s in batch.stretches]
+        self._board.answer, self._board.project = packed(batch), _learning(tokens, params)
         h_ND = self._hidden(batch.tokens_N, batch.positions_N)
         h_SD = h_ND.index_select(0, batch.rows_S)
         of_M = batch.of_M
         if of_M is None:
             of_M = torch.arange(len(h_SD), device=h_SD.device)
-        found = []
-        for rows in torch.arange(len(h_SD), device=h_SD.device).split(
-            block_rows(self.arch.vocab_size)
-        ):
-            its = (of_M >= rows[0]) & (of_M <= rows[-1])
-            at_C, targets_C = of_M[its] - rows[0], batch.targets_M[its]
-            found.append(checkpoint(self._block, h_SD[rows], at_C, targets_C, use_reentrant=False))
+        found, n_rows = [], block_rows(self.arch.vocab_size)
+        for start in range(0, len(h_SD), n_rows):
+            rows = slice(start, start + n_rows)
+            its = (of_M >= rows.start) & (of_M < rows.stop)
+            head = _learning([_within(s.scored, rows) for s in batch.stretches], params)
+            at_C, targets_C = of_M[its] - start, batch.targets_M[its]
+            found.append(
+                checkpoint(self._block, h_SD[rows], at_C, targets_C, head, use_reentrant=False)
+            )
         return torch.cat(found)
 
     def _block(
-        self, h_CD: torch.Tensor, at_M: torch.Tensor, targets_M: torch.Tensor
+        self, h_CD: torch.Tensor, at_M: torch.Tensor, targets_M: torch.Tensor, head: Project
     ) -> torch.Tensor:
         """Made again in the backward pass, so that no logits are kept."""
-        return self.logits(h_CD).float().log_softmax(-1)[at_M, targets_M]
+        self._board.head = head
+        return self._logits(h_CD).float().log_softmax(-1)[at_M, targets_M]
+
+    def _logits(self, h_RD: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._head(inputs_embeds=h_RD[None], use_cache=False).logits[0]
+        return out
 
     def _hidden(self, tokens_N: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
         # A mask of ones keeps transformers from taking steps in the positions for packed sequences.
@@ -121,6 +121,35 @@ class TransformersModel:
         )
         h_ND: torch.Tensor = out.last_hidden_state[0]
         return h_ND
+
+
+def _adding(adapters: Adapters | None) -> Project:
+    """Products of sampling."""
+
+    def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
+        y_NO = F.linear(x_NI, linear.weight, linear.bias)
+        return y_NO if adapters is None else adapters.add(*key, x_NI, y_NO)
+
+    return project
+
+
+def _learning(rows: Sequence[slice], params: Sequence[RunParams | None]) -> Project:
+    """Products of training; ``rows`` are each run's, and may be none."""
+
+    def project(key: tuple[int, str], x_NI: torch.Tensor, linear: nn.Linear) -> torch.Tensor:
+        pairs = zip(rows, params, strict=True)
+        adapters = [
+            (s, p.fused[key]) for s, p in pairs if p and key in p.fused and s.start < s.stop
+        ]
+        return ops.linear(x_NI, linear.weight, linear.bias, adapters)
+
+    return project
+
+
+def _within(part: slice, block: slice) -> slice:
+    """Where a stretch of rows lies in a block of them; nowhere: an empty one."""
+    start, stop = (min(max(at, block.start), block.stop) for at in (part.start, part.stop))
+    return slice(start - block.start, stop - block.start)
 
 
 def _head(model: Any) -> Any:

@@ -16,10 +16,10 @@ from torch import nn
 
 from plait.adapters.peft import layer_of
 from plait.core.errors import ModelError
-from plait.engines.torch.arch import Site
 from plait.engines.torch.fallback.attention import Asked
 from plait.engines.torch.fallback.board import Board, base_only
 from plait.engines.torch.fallback.sizes import Foreign
+from plait.engines.torch.sizes import Site
 from plait.engines.torch.train.batch import Packed, pack
 from plait.engines.torch.train.checked import Checked
 from plait.models.shape import read_shape
@@ -44,8 +44,8 @@ class Found:
         """Our attention over the cache computes every layer."""
         return all(asked.is_plain for asked in self.asked.values())
 
-    def sizes(self, model_dir: str | Path, linears: dict[str, nn.Linear]) -> Foreign:
-        """ModelError if its layers cannot share one cache."""
+    def sizes(self, model_dir: str | Path, linears: dict[str, nn.Linear], head: str) -> Foreign:
+        """ModelError if its layers cannot share one cache. ``head`` is one of the linear layers."""
         shape = read_shape(model_dir)
         if set(self.asked) != set(range(shape.n_layers)):
             raise ModelError(
@@ -69,13 +69,14 @@ class Found:
         return Foreign(
             vocab_size=shape.vocab_size,
             hidden=self.hidden,
-            inter=max(max(site.n_in, site.modules[0][1]) for site in sites),
+            inter=max(max(s.n_in, s.modules[0][1]) for s in sites if s.group != head),
             n_layers=shape.n_layers,
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
             head_dim=max(head_sizes),
             max_context=shape.max_context,
             linears=sites,
+            head=head,
         )
 
 
@@ -110,7 +111,7 @@ def try_out(
     data = [_datum(tokens) for tokens in TOKENS]
     with torch.inference_mode():
         ours = logprobs(pack([data], device))
-        board.project = base_only
+        board.project = board.head = base_only
         model.set_attn_implementation("eager")
         theirs = []
         for tokens in TOKENS:

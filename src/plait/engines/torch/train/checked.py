@@ -11,7 +11,7 @@ import numpy as np
 from plait.core.errors import RequestError
 from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum
-from plait.engines.torch.arch import Sizes
+from plait.engines.torch.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

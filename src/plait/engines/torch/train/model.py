@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from plait.engines.torch.arch import head_place
 from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
 from plait.engines.torch.train.batch import Packed
@@ -65,7 +66,29 @@ def logprobs(
         else:
             x = run_layer(x, i)
     h = norm(x, Norm(weights.norm, a.eps))
-    return target_logprobs(h, weights.head, batch.targets_M, batch.of_M, by)
+    return _score(h, weights, batch, params, by)
+
+
+def _score(
+    h_SD: torch.Tensor,
+    weights: Weights,
+    batch: Packed,
+    params: Sequence[RunParams | None],
+    by: Products,
+) -> torch.Tensor:
+    """Log-probs of the targets: of all runs together, unless one of them trains the head."""
+    place = head_place(weights.arch)
+    adapters = [p.fused.get(place) if p else None for p in params]
+    if not any(adapters):
+        return target_logprobs(h_SD, weights.head, batch.targets_M, batch.of_M, by)
+    found, start = [], 0
+    for stretch, adapter in zip(batch.stretches, adapters, strict=True):
+        rows, its = stretch.scored, slice(start, start + sum(stretch.counts))
+        of_M = None if batch.of_M is None else batch.of_M[its] - rows.start
+        targets_M = batch.targets_M[its]
+        found.append(target_logprobs(h_SD[rows], weights.head, targets_M, of_M, by, adapter))
+        start = its.stop
+    return torch.cat(found)
 
 
 def _at(

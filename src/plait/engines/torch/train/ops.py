@@ -106,7 +106,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx, x_NI, marker, residual_NO, weight_OI, bias_O, adapters, before, by):
         h_NI = x_NI if before is None else _normed(x_NI, before)
         y_NO = by.linear(h_NI, weight_OI, bias_O)
-        us = _add_adapters(h_NI, y_NO, adapters, by)
+        us = add_adapters(h_NI, y_NO, adapters, by)
         if residual_NO is not None:
             y_NO.add_(residual_NO)
         ctx.adapters, ctx.before, ctx.by = adapters, before, by
@@ -121,7 +121,7 @@ class _Linear(torch.autograd.Function):
         dx_NI = by.back(dy_NO, weight_OI) if ctx.needs_input_grad[0] else None
         if adapters:
             h_NI = x_NI if before is None else _normed(x_NI, before)
-            _add_gradients(h_NI, dy_NO, us, adapters, dx_NI, by)
+            add_gradients(h_NI, dy_NO, us, adapters, dx_NI, by)
         if before is not None and dx_NI is not None:
             dx_NI = _norm_gradient(dx_NI, x_NI, before)
         dresidual_NO = dy_NO if ctx.needs_input_grad[2] else None
@@ -134,7 +134,7 @@ class _GatedLinear(torch.autograd.Function):
         gate_NJ, up_NJ = gate_up_N2J.chunk(2, -1)
         x_NJ = by.silu(gate_NJ).mul_(up_NJ)
         y_ND = by.linear(x_NJ, weight_DJ, bias_D)
-        us = _add_adapters(x_NJ, y_ND, adapters, by)
+        us = add_adapters(x_NJ, y_ND, adapters, by)
         y_ND.add_(residual_ND)
         ctx.adapters, ctx.by = adapters, by
         ctx.save_for_backward(gate_up_N2J, weight_DJ, *us)
@@ -148,7 +148,7 @@ class _GatedLinear(torch.autograd.Function):
         dx_NJ = by.back(dy_ND, weight_DJ)
         silu_NJ = by.silu(gate_NJ)
         if ctx.adapters:
-            _add_gradients(silu_NJ * up_NJ, dy_ND, us, ctx.adapters, dx_NJ, by)
+            add_gradients(silu_NJ * up_NJ, dy_ND, us, ctx.adapters, dx_NJ, by)
         # In place: nothing reads gate and up again, and this is the widest tensor of the block.
         dsilu_NJ = dx_NJ * up_NJ
         torch.mul(dx_NJ, silu_NJ, out=up_NJ)
@@ -170,7 +170,7 @@ def _norm_gradient(dy_ND, x_ND, by: Norm):
     return dx_ND.mul_(scale_N1).addcmul_(x_ND, pull_N1).to(dy_ND.dtype)
 
 
-def _add_adapters(x_NI, y_NO, adapters: Adapters, by: Products):
+def add_adapters(x_NI, y_NO, adapters: Adapters, by: Products):
     """Adds what the adapters make of ``x`` to ``y``; ``x A^T`` of each, scaled."""
     us = []
     for mine, fused in adapters:
@@ -182,7 +182,7 @@ def _add_adapters(x_NI, y_NO, adapters: Adapters, by: Products):
     return us
 
 
-def _add_gradients(x_NI, dy_NO, us, adapters: Adapters, dx_NI, by: Products) -> None:
+def add_gradients(x_NI, dy_NO, us, adapters: Adapters, dx_NI, by: Products) -> None:
     """Adds each adapter's gradient to its own, and its share of ``dx`` where that is wanted."""
     for (mine, fused), u_KRS in zip(adapters, us, strict=True):
         x_SI = x_NI[mine]

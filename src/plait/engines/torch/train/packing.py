@@ -9,7 +9,7 @@ that depends on lengths and positions alone.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plait.engines.torch.arch import Sizes
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.prefix import Family
 
 SHORT = 160

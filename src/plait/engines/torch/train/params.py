@@ -18,9 +18,8 @@ import torch
 
 from plait.adapters.peft import Adapter, Key
 from plait.core.errors import ModelError, RequestError
-from plait.core.runs import ALL_LINEAR, MAX_RANK, LoraSpec
-from plait.engines.torch.arch import Sizes
-from plait.engines.torch.sites import sites
+from plait.core.runs import MAX_RANK, TARGETS, LoraSpec
+from plait.engines.torch.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Fused:
     """An empty leaf that requires a gradient and never gets one: see ``ops``."""
 
 
-def check_spec(spec: LoraSpec, names: Sequence[str] = ALL_LINEAR) -> None:
+def check_spec(spec: LoraSpec, names: Sequence[str] = TARGETS) -> None:
     """RequestError if no adapter of this shape can be made; ``names`` are the linear layers'."""
     if not 1 <= spec.rank <= MAX_RANK:
         raise RequestError(f"LoRA rank {spec.rank}: choose 1 to {MAX_RANK}")
@@ -78,7 +77,7 @@ def check_spec(spec: LoraSpec, names: Sequence[str] = ALL_LINEAR) -> None:
 def lay_out(arch: Sizes, spec: LoraSpec) -> list[Part]:
     """Parts in buffer order: by layer, then fused projection, its A matrices before its B's."""
     parts, end = [], 0
-    for site in sites(arch):
+    for site in arch.sites:
         chosen, column = [], 0
         for module, n_out in site.modules:
             if module.rpartition(".")[2] in spec.targets:

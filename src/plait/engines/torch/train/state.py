@@ -17,7 +17,7 @@ from safetensors.torch import save
 from plait.adapters.peft import read_adapter, write_adapter, write_durably
 from plait.core.errors import ModelError
 from plait.core.runs import LoraSpec
-from plait.engines.torch.arch import Sizes
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.params import RunParams
 
 RUN, OPTIMIZER = "run.json", "optimizer.safetensors"
@@ -36,14 +36,21 @@ def save_run(path: str | Path, params: RunParams, *, base_model: str, optimizer:
         write_durably(folder / OPTIMIZER, save(moments, metadata={"plait": note}))
 
 
-def load_run(path: str | Path, arch: Sizes, device: torch.device, *, optimizer: bool) -> RunParams:
+def load_run(
+    path: str | Path,
+    arch: Sizes,
+    device: torch.device,
+    *,
+    optimizer: bool,
+    head_VD: torch.Tensor | None = None,
+) -> RunParams:
     """Make a run from ``save_run``'s files, or without ``optimizer`` from any PEFT LoRA directory.
 
     Without ``optimizer`` the moments and their step counter start from zero. ModelError if a file
     is missing or does not fit the base model.
     """
     folder = Path(path)
-    adapter = read_adapter(folder, n_layers=arch.n_layers, paths=arch.paths)
+    adapter = read_adapter(folder, n_layers=arch.n_layers, paths=arch.paths, head_VD=head_VD)
     spec, version = adapter.spec, 0
     if (folder / RUN).is_file():
         run = json.loads((folder / RUN).read_text())
