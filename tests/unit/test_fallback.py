@@ -19,6 +19,7 @@ from plait.core.runs import ALL_LINEAR, HEAD, TARGETS, LoraSpec
 from plait.engines.torch.fallback import attention
 from plait.engines.torch.fallback import model as fallback_model
 from plait.engines.torch.rollout import TorchRollout
+from plait.engines.torch.train import packing
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.trainer import TorchTrain
 from plait.models.registry import resolve
@@ -282,6 +283,21 @@ def test_recomputing_layers_gives_the_same_gradient(tmp_path: Path) -> None:
         engine.create(RUN, LoraSpec(rank=4, seed=1, targets=engine._arch.targets))
         stir(engine._run(RUN), 0.05)
         drain(engine.forward_backward(RUN, with_prefixes(), "cross_entropy", {}))
+        grads.append(engine._run(RUN).grad)
+    assert torch.equal(*grads)
+    assert grads[0].abs().max() > 0
+
+
+def test_micro_batches_go_one_after_the_other(tmp_path: Path, monkeypatch) -> None:
+    """However many lanes are asked for: a model of transformers has one pass under way."""
+    monkeypatch.setattr(packing, "LANE_TOKENS", 1)
+    model, data = foreign_model(tmp_path / "model", "phi3"), with_prefixes()
+    grads = []
+    for lanes in (1, 2):
+        engine = TorchTrain(model, max_tokens=60, lanes=lanes)
+        engine.create(RUN, LoraSpec(rank=4, seed=1, targets=engine._arch.targets))
+        stir(engine._run(RUN), 0.05)
+        assert len(list(engine.forward_backward(RUN, data, "cross_entropy", {}))) > 1
         grads.append(engine._run(RUN).grad)
     assert torch.equal(*grads)
     assert grads[0].abs().max() > 0

@@ -89,7 +89,7 @@ class Kept:
 
 def kept(model: Path, monkeypatch, recompute: bool) -> int:
     """Bytes alive between the forward and the backward pass of one micro-batch."""
-    from plait.engines.torch import trainer as module
+    from plait.engines.torch import own as module
 
     engine = made(model, recompute=recompute)
     counted = Kept(engine)

@@ -21,6 +21,7 @@ from plait.engines.torch.model import Adapters
 from plait.engines.torch.own import OwnSampler, OwnTrainee
 from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.batch import Packed
+from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
 from plait.models.shape import check_architecture, why_not_own
 
@@ -59,9 +60,14 @@ class Trainee(Protocol):
     head_VD: torch.Tensor
     kept: float
     """Activations that are held for the backward pass, by those of our own forward."""
+    side_by_side: bool
+    """Several micro-batches may be under way at once (``lanes``)."""
 
-    def logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
-        """Log-probs ``(M,)``, differentiable in the runs' parameters; ``None``: no adapter."""
+    def logprobs(
+        self, batch: Packed, params: Sequence[RunParams | None], on_layer: OnLayer
+    ) -> torch.Tensor:
+        """Log-probs ``(M,)``, differentiable in the runs' parameters; ``None``: no adapter.
+        ``on_layer`` is called at each layer, of the backward pass too."""
         ...
 
 
@@ -97,7 +103,6 @@ def open_trainee(
     *,
     dtype: torch.dtype,
     device: str,
-    on_layer: Callable[[], None],
     exact: bool,
     recompute: bool,
     by_transformers: bool,
@@ -108,15 +113,12 @@ def open_trainee(
             model_dir,
             dtype=dtype,
             device=device,
-            on_layer=on_layer,
             exact=exact,
             recompute=recompute,
         )
     from plait.engines.torch.fallback.model import TransformersModel
 
-    return TransformersModel(
-        model_dir, dtype=dtype, device=device, on_layer=on_layer, recompute=recompute
-    )
+    return TransformersModel(model_dir, dtype=dtype, device=device, recompute=recompute)
 
 
 def _is_own(model_dir: str | Path, by_transformers: bool, exact: bool) -> bool:

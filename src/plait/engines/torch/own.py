@@ -16,6 +16,7 @@ from plait.engines.torch.model import Adapters, Rope, forward
 from plait.engines.torch.packed import make_linear
 from plait.engines.torch.stack import Stack
 from plait.engines.torch.train.batch import Packed
+from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.products import PLAIN, Exact
@@ -84,6 +85,7 @@ class OwnTrainee:
     """``base.Trainee``."""
 
     kept = 1.0
+    side_by_side = True
 
     def __init__(
         self,
@@ -91,7 +93,6 @@ class OwnTrainee:
         *,
         dtype: torch.dtype,
         device: str,
-        on_layer: Callable[[], None],
         exact: bool,
         recompute: bool,
     ) -> None:
@@ -102,16 +103,18 @@ class OwnTrainee:
         self.head_VD = self.weights.head
         self._by = Exact(make_linear(self.weights)[0]) if exact else PLAIN
         self._rope = Rope(self.arch, self.device, dtype)
-        self._on_layer, self._recompute = on_layer, recompute
+        self._recompute = recompute
 
-    def logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
+    def logprobs(
+        self, batch: Packed, params: Sequence[RunParams | None], on_layer: OnLayer
+    ) -> torch.Tensor:
         """Log-probs ``(M,)``."""
         return logprobs(
             self.weights,
             self._rope,
             batch,
             params,
-            self._on_layer,
+            on_layer,
             recompute=self._recompute,
             by=self._by,
         )

@@ -29,6 +29,7 @@ from plait.engines.torch.packed import one_row, plain_rows
 from plait.engines.torch.train import ops
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import block_rows
+from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
 
 
@@ -38,6 +39,8 @@ class TransformersModel:
     kept = 2.0
     """Autograd keeps up to so many times what our own training does (measured on a Llama's shape:
     1.4 to 1.7): norms, gates, rotated heads and masks too."""
+    side_by_side = False
+    """The board is of one pass."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class TransformersModel:
             self.head_VD = model.get_output_embeddings().weight
             found = measure(self._board, self._hidden, self.device)
             self.arch, self.shares = found.sizes(model_dir, linears, head), found.is_plain
-            score = partial(self.logprobs, params=[None])
+            score = partial(self.logprobs, params=[None], on_layer=lambda: None)
             try_out(model, self._board, score, self.device, str(model_dir))
         self._board.on_layer = on_layer
         if recompute:
@@ -80,8 +83,11 @@ class TransformersModel:
     def graphs(self, kv: KV) -> None:
         """None: a model of ``transformers`` may wait for the device within a step."""
 
-    def logprobs(self, batch: Packed, params: Sequence[RunParams | None]) -> torch.Tensor:
+    def logprobs(
+        self, batch: Packed, params: Sequence[RunParams | None], on_layer: OnLayer
+    ) -> torch.Tensor:
         """Log-probs ``(M,)`` of a micro-batch's targets, with gradients to the adapters."""
+        self._board.on_layer = on_layer
         tokens = [s.tokens for s in batch.stretches]
         self._board.answer, self._board.project = packed(batch), _learning(tokens, params)
         h_ND = self._hidden(batch.tokens_N, batch.positions_N)
