@@ -66,6 +66,7 @@ class Plan:
     memory: Memory
     sequential_s: float
     shared_s: float
+    by_transformers: bool = False
 
     @property
     def speedup(self) -> float:
@@ -111,6 +112,7 @@ async def make_plan(
         memory=estimate(shape, settings, adapters=sum(j.adapter_bytes for j in jobs)),
         sequential_s=sequential,
         shared_s=min(shared, sequential),
+        by_transformers=shape.by_transformers,
     )
 
 
