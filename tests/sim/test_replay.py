@@ -85,13 +85,24 @@ def test_steps_without_signal_are_not_trained_on(alone: list[Launch], tmp_path: 
 def test_rates_of_the_machine_are_found(alone: list[Launch]) -> None:
     rates = fit(alone, model=MODEL)
     for tokens, seconds in rates.step:
-        assert seconds == pytest.approx(MACHINE.base_s + MACHINE.token_s * tokens)
+        assert seconds == pytest.approx(MACHINE.base_s + MACHINE.token_s * tokens, rel=0.06)
     for tokens, seconds in rates.step_half:
-        assert seconds == pytest.approx(1.6 * (MACHINE.base_s + MACHINE.token_s * tokens))
+        alone_s = MACHINE.base_s + MACHINE.token_s * tokens
+        assert seconds == pytest.approx(1.6 * alone_s, rel=0.06)
+    assert rates.prefill_share == 1.0
     assert rates.train.fixed_s == pytest.approx(MACHINE.update_s)
     assert rates.train.per_token_s == pytest.approx(MACHINE.trained_s)
     assert rates.train_slowdown == pytest.approx(1.6)
     assert rates.publish_s == pytest.approx(MACHINE.publish_s)
+
+
+def test_prompts_that_were_in_a_cache_are_not_computed_again(alone: list[Launch]) -> None:
+    path = alone[0].root / "jobs" / "long" / "samples.jsonl"
+    path.write_text(path.read_text().replace('"prompt_tokens": 8', '"prompt_tokens": 24'))
+    launch = read_launch(alone[0].root)
+    share = fit([launch], model=MODEL).prefill_share
+    short, long = 3 * 2 * 8, 4 * 4 * 8  # prompts once a group: what was computed
+    assert share == pytest.approx((short + long) / (short + 3 * long))
 
 
 def test_half_of_the_cores_slow_down_as_measured(alone: list[Launch]) -> None:
@@ -222,7 +233,7 @@ def test_a_curve_never_falls() -> None:
     noisy = [(1.0, 1.0, 100.0), (4.0, 0.5, 100.0), (64.0, 6.0, 100.0)]
     points = curve(noisy)
     assert [round(x) for x, _ in points] == [1, 4, 64]
-    assert points[0][1] == points[1][1] == pytest.approx(0.0075)
+    assert points[0][1] == points[1][1] == pytest.approx(0.005)
     assert points[2][1] == pytest.approx(0.06)
     assert curve([(2.0, 0.01, 1.0)]) == ((2.0, 0.01),)
 

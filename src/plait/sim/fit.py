@@ -23,6 +23,7 @@ from plait.profiles.slowdown import Analytic, Slowdown
 from plait.sim.costs.measured import DecodePoint, Profile, interpolate, with_profiles
 from plait.sim.costs.protocol import Costs
 from plait.sim.costs.roofline import costs_of
+from plait.sim.recorded import recorded_jobs
 
 DEVICE = "cpu"
 """Whose roofline stands in for what was not measured (memory, moving state)."""
@@ -61,6 +62,8 @@ class Rates:
     """On all cores."""
     train_slowdown: float | None
     """On half of the cores over all; ``None`` where no span shows it."""
+    prefill_share: float = 1.0
+    """Of the prompts' and replies' tokens, what was computed: the rest was in a cache already."""
     publish_s: float
     """From the end of an update to a version that can be drawn from, off the workers."""
 
@@ -75,7 +78,7 @@ class Rates:
                 DecodePoint(rows=max(1, round(x)), context=0, seconds=y) for x, y in self.step
             ),
             adapter_step_s=0.0,
-            prefill_tokens_per_s=1.0 / max(slope, 1e-9),
+            prefill_tokens_per_s=1.0 / max(slope * self.prefill_share, 1e-9),
             train_tokens_per_s=1.0 / max(self.train.per_token_s, 1e-9),
             train_overhead_s=self.train.fixed_s,
             sync_s=self.publish_s,
@@ -151,8 +154,22 @@ def fit(launches: Sequence[Launch], *, model: str) -> Rates:
         step_half=curve(steps[False]) if steps[False] else (),
         train=train,
         train_slowdown=half_s / whole_s if whole_s > 0 else None,
+        prefill_share=_prefill_share(launches, model),
         publish_s=median(publishes) if publishes else 0.0,
     )
+
+
+def _prefill_share(launches: Sequence[Launch], model: str) -> float:
+    """Tokens that forward steps computed beside those drawn, over those that samples brought: each
+    group's prompt once, and what environments replied."""
+    computed, drawn, brought = 0.0, 0, 0
+    for launch in launches:
+        computed += sum(s.get("tokens") or 0 for s in launch.spans if s["kind"] == "rollout")
+        for job in recorded_jobs(launch, model=model):
+            for step in job.spec.recorded:
+                drawn += sum(map(sum, step.responses))
+                brought += sum(step.prompts) + sum(map(sum, step.results))
+    return min(1.0, max(0.0, computed - drawn) / brought) if brought else 1.0
 
 
 def curve(steps: Iterable[tuple[float, float, float]]) -> Points:
