@@ -30,6 +30,12 @@ class Rollout:
         self._left = 0
         self._done = done
 
+    @property
+    def trains(self) -> bool:
+        """False where nothing is learned from it: an evaluation, or a step without signal."""
+        recorded = self.draw.recorded
+        return recorded is None or not (recorded.evaluates or recorded.trained_tokens == 0)
+
     def portion_ended(self, portion: Portion) -> None:
         """One engine has no more of it."""
         self._left -= 1
@@ -61,7 +67,8 @@ class Fleet:
     ) -> None:
         """Divide the groups and begin. ``shares``: groups for each engine, by a balancing plan."""
         engines = [e for e in self.engines if not e.worker.lost] or self.engines
-        parts = _divide(spec.groups, [e.load for e in engines], spec.samples, shares)
+        draw = rollout.draw
+        parts = _divide(len(draw.prompts), [e.load for e in engines], draw.group_size, shares)
         for engine, groups in zip(engines, parts, strict=True):
             if groups:
                 portion = Portion(

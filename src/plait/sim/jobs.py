@@ -125,6 +125,9 @@ class Job:
             self.place.want_rollout(self)
         if self.updating is None and self._ready:
             self.updating = rollout = self._ready.popleft()
+            if not rollout.trains:
+                self.committed()
+                return
             self.max_lag = max(self.max_lag, self.version - rollout.version)
             assert self.version - rollout.version <= self._staleness, self.run_id
             self.set_stage(train=Stage.WAIT_TRAIN)
@@ -199,7 +202,12 @@ class Job:
             name=self.spec.name,
             arrival_s=self.spec.arrival_s,
             began_s=self.began_s if self.began_s is not None else self.spec.arrival_s,
-            step_ends_s=tuple(self.step_ends_s),
+            step_ends_s=tuple(
+                end_s
+                for i, end_s in enumerate(self.step_ends_s)
+                if not (i < len(self.spec.recorded) and self.spec.recorded[i].evaluates)
+            ),
+            finished_s=self.step_ends_s[-1] if self.step_ends_s else 0.0,
             tokens=self.n_tokens,
             waits_s=dict(self._waits_s),
             max_lag=self.max_lag,
@@ -209,8 +217,11 @@ class Job:
     def _rolled(self, rollout: Rollout) -> None:
         now = self._heap.now
         rollout.ended_s = now
-        rollout.n_tokens = rollout.draw.total_tokens(self.spec.samples)
-        self.n_tokens += sum(rollout.draw.prompts) * self.spec.samples
+        draw, recorded = rollout.draw, rollout.draw.recorded
+        rollout.n_tokens = draw.total_tokens(draw.group_size)
+        if recorded is not None and recorded.trained_tokens is not None:
+            rollout.n_tokens = recorded.trained_tokens
+        self.n_tokens += sum(draw.prompts) * draw.group_size
         self.n_tokens += sum(portion.n_tokens for portion in rollout.portions)
         self.kv = kv.update(
             self.kv,
@@ -226,7 +237,8 @@ class Job:
         self.set_stage(rollout=Stage.REWARD)
         assert self.place is not None
         self.place.left_rollout(self, rollout)
-        self._heap.after(self.spec.reward_s, self._rewarded, rollout)
+        reward_s = self.spec.reward_s if recorded is None else recorded.reward_s
+        self._heap.after(reward_s, self._rewarded, rollout)
 
     def _rewarded(self, rollout: Rollout) -> None:
         if self.end is not None:

@@ -82,7 +82,7 @@ class Portion:
     def start(self, groups: list[int]) -> None:
         """Submit the samples of these groups."""
         rows: list[Row] = []
-        size = self.spec.samples
+        size = self.draw.group_size
         for group in groups:
             prompt = self.draw.prompts[group]
             for i in range(size):
@@ -102,11 +102,11 @@ class Portion:
             return
         self.n_tokens += self.draw.responses[row.sample][row.turn]
         if not row.more:
-            self.left -= 1
-            if self.left == 0:
-                self._ended(self)
-            elif self.spec.tool is not None and self.spec.tool.blocked:
-                self._call_all()
+            waits_s = self.draw.waits_s[row.sample]
+            if row.turn < len(waits_s):  # recorded: the environment's last reply
+                self._heap.after(waits_s[row.turn], self._over)
+            else:
+                self._over()
             return
         tool = self.spec.tool
         wait_s = self.draw.waits_s[row.sample][row.turn]
@@ -116,6 +116,16 @@ class Portion:
             self._call_all()
             return
         self._wait(row, wait_s)
+
+    def _over(self, _: object = None) -> None:
+        """A sample has ended."""
+        if self.dropped:
+            return
+        self.left -= 1
+        if self.left == 0:
+            self._ended(self)
+        elif self.spec.tool is not None and self.spec.tool.blocked:
+            self._call_all()
 
     def charge(self, *, device_s: float, held_s: float) -> None:
         """What a row has taken."""
