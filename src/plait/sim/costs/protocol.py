@@ -37,16 +37,22 @@ class Costs(Protocol):
         """One forward step of ``n_rows`` sequences with ``context_tokens`` in the cache in all."""
         ...
 
-    def prefill_s(self, n_tokens: int, context_tokens: int = 0, n_adapters: int = 0) -> float:
-        """Computing ``n_tokens`` new tokens, in chunks that run at prefill's rate."""
+    def prefill_s(
+        self, n_tokens: int, context_tokens: int = 0, n_adapters: int = 0, n_samples: int = 1
+    ) -> float:
+        """Computing ``n_tokens`` new tokens, in chunks that run at prefill's rate.
+
+        They are divided evenly over ``n_samples`` sequences, which have ``context_tokens`` in the
+        cache in all.
+        """
         ...
 
     def train_s(self, n_tokens: int, n_samples: int) -> float:
-        """Gradient of ``n_tokens``, and the optimizer step."""
+        """Gradient of ``n_tokens`` of ``n_samples`` sequences, and the optimizer step."""
         ...
 
-    def reference_s(self, n_tokens: int) -> float:
-        """Log-probs of ``n_tokens`` without gradients."""
+    def reference_s(self, n_tokens: int, n_samples: int = 1) -> float:
+        """Log-probs of ``n_tokens`` of ``n_samples`` sequences without gradients."""
         ...
 
     def sync_s(self) -> float:
