@@ -12,6 +12,7 @@ from plait.sim.costs.measured import (
     Profile,
     interpolate,
     read_profile,
+    with_profiles,
     write_profile,
 )
 from plait.sim.costs.protocol import Costs
@@ -85,6 +86,13 @@ def test_adapters_that_were_not_measured_cost_what_the_base_says() -> None:
     costs = Measured(replace(PROFILE, adapter_step_s=None), BASE)
     more_s = costs.decode_s(8, 0, 3) - costs.decode_s(8, 0)
     assert more_s == pytest.approx(BASE.decode_s(8, 0, 3) - BASE.decode_s(8, 0))
+
+
+def test_profiles_replace_the_costs_of_what_was_measured_alone() -> None:
+    measured = with_profiles([PROFILE], costs_of)
+    assert measured("smollm2-135m", "cpu", weights="lora").load_s() == 0.3
+    other = measured("smollm2-135m", "h100", weights="lora")
+    assert other == costs_of("smollm2-135m", "h100", weights="lora")
 
 
 def test_a_falling_slope_does_not_go_on() -> None:

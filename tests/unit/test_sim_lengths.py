@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from plait.core.errors import ConfigError
-from plait.sim.lengths import check_lengths, draw_step, mean_tokens
+from plait.sim.lengths import check_lengths, draw_step, longest_sample, mean_tokens, most_tokens
 from plait.sim.spec import JobSpec, Lengths, Tool
 
 LOGNORMAL = Lengths(kind="lognormal", median=600.0, sigma=0.6)
@@ -105,6 +105,16 @@ def test_each_kind_has_its_mean() -> None:
         assert np.mean(drawn) == pytest.approx(mean_tokens(kind), rel=0.08)
     drawn = [row[0] for row in draw_step(replace(JOB, response=empirical), 0).responses]
     assert set(drawn) == {10, 20, 90}
+
+
+def test_the_longest_sample_is_never_passed() -> None:
+    assert most_tokens(Lengths(kind="fixed", median=7.0)) == 7
+    assert most_tokens(Lengths(kind="fixed", median=7.0, drift=0.1)) == 8192
+    assert most_tokens(Lengths(kind="empirical", values=(5, 9))) == 9
+    job = replace(AGENT, response=replace(LOGNORMAL, most=700))
+    drawn = draw_step(job, 0)
+    longest = max(drawn.tokens(i, 4) for i in range(drawn.n_samples))
+    assert longest <= longest_sample(job) == 256 + 4 * 700 + 3 * 300
 
 
 @pytest.mark.parametrize(

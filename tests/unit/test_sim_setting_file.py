@@ -41,7 +41,10 @@ def with_group(**change: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_job(train_devices=8), "a needs 8 devices, the largest node group has 4"),
+        (
+            with_job(train_devices=4, rollout_devices=4),
+            "a needs 8 devices, the largest node group has 4",
+        ),
         (with_job(reward_s=-1.0), "a.reward_s is -1.0: give 0 or more"),
         (with_job(arrival_s=float("nan")), "a.arrival_s is nan"),
         (with_job(groups=0), "a.groups is 0: give 1 or more"),

@@ -111,6 +111,24 @@ def mean_tokens(lengths: Lengths) -> float:
     return float(_at(lengths, quantiles, step=0).mean())
 
 
+def most_tokens(lengths: Lengths) -> int:
+    """The longest that can be drawn."""
+    most = lengths.most
+    if lengths.drift <= 0 and lengths.kind == "fixed":
+        most = min(most, max(lengths.least, round(lengths.median)))
+    if lengths.drift <= 0 and lengths.kind == "empirical":
+        most = min(most, max(lengths.least, *lengths.values))
+    return max(1, most)
+
+
+def longest_sample(spec: JobSpec) -> int:
+    """Tokens of the longest sample that the job can draw, prompt and all turns."""
+    turns = len(spec.turns)
+    result = spec.tool.result if spec.tool is not None else None
+    returned = most_tokens(result) if result is not None else 0
+    return most_tokens(spec.prompt) + turns * most_tokens(spec.response) + (turns - 1) * returned
+
+
 def check_lengths(where: str, lengths: Lengths) -> None:
     """ConfigError if they cannot be drawn from."""
     if not 0 <= lengths.least <= lengths.most:

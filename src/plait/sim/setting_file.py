@@ -83,7 +83,7 @@ def check_setting(setting: Setting) -> None:
     most = max(group.n_devices for group in groups)
     for spec in setting.jobs:
         check_job(spec)
-        needed = max(spec.train_devices, spec.rollout_devices)
+        needed = spec.train_devices + spec.rollout_devices
         if needed > most:
             raise ConfigError(
                 f"{spec.name} needs {needed} devices, the largest node group has {most}: "

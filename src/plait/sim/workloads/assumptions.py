@@ -73,8 +73,9 @@ TASKS = {
     # base models write out at some length.
     "math": _task(140.0, 900.0, 0.6, LIMIT),
     # Competition problems: solutions two to three times as long.
-    "aime": replace(_task(180.0, 1600.0, 0.6, LIMIT), turns=FEW_TURNS, tool=REFINE),
-    # The hardest of the three, with self-refinement in further turns (JigsawRL §5.1).
+    "aime": replace(_task(180.0, 1600.0, 0.6, LIMIT // 2), turns=FEW_TURNS, tool=REFINE),
+    # The hardest of the three, with self-refinement in further turns (JigsawRL §5.1). Half of the
+    # limit for a turn, so that all turns together seldom pass it.
     "search": replace(_task(250.0, 120.0, 0.5, LIMIT), turns=SEARCH_TURNS, tool=FAISS),
     # A thought and a query, or a short answer, each turn (Search-R1); long instructions before.
     "amc12": _task(150.0, 1500.0, 0.6, 4096),
@@ -115,6 +116,9 @@ PLEXRL_PROMPTS, PLEXRL_GROUP = 64, 8
 PLEXRL_STALENESS = 1
 """Rollout one step ahead: the split, asynchronous pipeline that jobs use in place of a large
 colocated one. Other pipelines are to be tried beside it."""
+
+HOST_BYTES = 2_000_000_000_000
+"""Memory of a node's host: 2 TB, as in a DGX H100."""
 
 STATE_BYTES = 16
 """Per weight while training in bf16 with Adam (ZeRO, §3.1)."""

@@ -11,7 +11,7 @@ from math import cos, exp, isfinite, pi
 import numpy as np
 
 from plait.core.errors import ConfigError
-from plait.sim.spec import Cluster, DeviceGroup, JobSpec, Setting
+from plait.sim.spec import Cluster, JobSpec, Setting
 from plait.sim.workloads.assumptions import (
     BUSIEST_HOUR,
     DAILY_SWING,
@@ -28,7 +28,13 @@ from plait.sim.workloads.assumptions import (
     TRACE_TENANTS,
     TRACE_TOOLS_SHARE,
 )
-from plait.sim.workloads.make import job, rollout_devices, tensor_parallel, training_devices
+from plait.sim.workloads.make import (
+    job,
+    node_group,
+    rollout_devices,
+    tensor_parallel,
+    training_devices,
+)
 
 DAY_S = 86_400.0
 TWO_WEEKS, THREE_MONTHS = 14.0, 91.0
@@ -39,8 +45,8 @@ def trace(
     *,
     days: float = TWO_WEEKS,
     jobs_per_day: float = 20.0,
-    n_groups: int = 16,
-    group_devices: int = 32,
+    n_groups: int = 8,
+    group_devices: int = 64,
     device: str = "h100",
     private_rollout: bool = True,
     lora_share: float = 0.0,
@@ -61,16 +67,14 @@ def trace(
     jobs: list[JobSpec] = []
     for i, arrival_s in enumerate(arrivals(days, jobs_per_day, seed)):
         spec = _job(i, seed, device, private_rollout, lora_share)
-        if spec.train_devices > group_devices:
+        needed = spec.train_devices + spec.rollout_devices
+        if needed > group_devices:
             raise ConfigError(
-                f"{spec.model} trains on {spec.train_devices} {device}, a group has "
-                f"{group_devices}: give group_devices={spec.train_devices} or more"
+                f"{spec.model} needs {needed} {device}, a group has {group_devices}: "
+                f"give group_devices={needed} or more"
             )
         jobs.append(replace(spec, arrival_s=arrival_s))
-    groups = tuple(
-        DeviceGroup(name=f"group-{g}", device=device, n_devices=group_devices)
-        for g in range(n_groups)
-    )
+    groups = tuple(node_group(f"group-{g}", device, group_devices) for g in range(n_groups))
     return Setting(cluster=Cluster(groups=groups), jobs=tuple(jobs))
 
 

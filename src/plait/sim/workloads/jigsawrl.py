@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from plait.core.errors import ConfigError
-from plait.sim.spec import Cluster, DeviceGroup, JobSpec, Pipeline, Setting
+from plait.sim.spec import Cluster, JobSpec, Pipeline, Setting
 from plait.sim.workloads.assumptions import JIGSAW_GROUP, JIGSAW_PROMPTS, JIGSAW_TENSOR_PARALLEL
-from plait.sim.workloads.make import job, tensor_parallel
+from plait.sim.workloads.make import job, node_group, tensor_parallel
 
 STEPS = 10
 """As many as Fig. 6 shows side by side."""
@@ -140,5 +140,4 @@ def _halves(kind: Pipeline, n_devices: int) -> dict[str, Any]:
 
 
 def _on(device: str, n_devices: int, jobs: tuple[JobSpec, ...]) -> Setting:
-    group = DeviceGroup(name="all", device=device, n_devices=n_devices)
-    return Setting(cluster=Cluster(groups=(group,)), jobs=jobs)
+    return Setting(cluster=Cluster(groups=(node_group("all", device, n_devices),)), jobs=jobs)

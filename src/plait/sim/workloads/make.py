@@ -7,8 +7,9 @@ from typing import Any
 from plait.sim.costs.devices import device_of
 from plait.sim.costs.models import model_of
 from plait.sim.costs.names import pick
-from plait.sim.spec import JobSpec
+from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.workloads.assumptions import (
+    HOST_BYTES,
     ROLLOUT_COPIES,
     ROOM,
     STATE_BYTES,
@@ -31,6 +32,12 @@ def job(name: str, model: str, task: str, **fields: Any) -> JobSpec:
         reward_s=does.reward_s,
     )
     return replace(spec, **fields)
+
+
+def node_group(name: str, device: str, n_devices: int) -> DeviceGroup:
+    """Devices with the host memory of as many nodes as they fill."""
+    nodes = ceil(n_devices / device_of(device).devices_per_node)
+    return DeviceGroup(name=name, device=device, n_devices=n_devices, host_bytes=nodes * HOST_BYTES)
 
 
 def tensor_parallel(model: str, device: str) -> int:

@@ -1,7 +1,7 @@
 """MARLaaS's settings (arXiv 2605.08527, §5): LoRA runs on one base, 16 NPUs a node.
 
-Two device groups: ``train`` with the fewest NPUs that training needs (2, 4 and 16), ``rollout``
-with the rest. The judge has devices of its own, which are not counted.
+One node group, of which training has the fewest NPUs that it needs (2, 4 and 16) and rollout the
+rest. The judge has devices of its own, which are not counted.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.sim.costs.names import pick
-from plait.sim.spec import Cluster, DeviceGroup, JobSpec, Setting
+from plait.sim.spec import Cluster, JobSpec, Setting
 from plait.sim.workloads.assumptions import MARLAAS_GROUP
-from plait.sim.workloads.make import job, tensor_parallel
+from plait.sim.workloads.make import job, node_group, tensor_parallel
 
 STEPS = 100
 """§6."""
@@ -89,8 +89,5 @@ def run(name: str, model: str, task: str, **fields: Any) -> JobSpec:
 
 def _on(model: str, jobs: tuple[JobSpec, ...]) -> Setting:
     where = pick("model of MARLaaS", model, DEPLOYMENTS)
-    groups = (
-        DeviceGroup(name="rollout", device="npu", n_devices=where.rollout),
-        DeviceGroup(name="train", device="npu", n_devices=where.train),
-    )
-    return Setting(cluster=Cluster(groups=groups), jobs=jobs)
+    group = node_group("npus", "npu", where.rollout + where.train)
+    return Setting(cluster=Cluster(groups=(group,)), jobs=jobs)

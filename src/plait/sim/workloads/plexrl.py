@@ -9,9 +9,15 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.sim.costs.names import pick
-from plait.sim.spec import Cluster, DeviceGroup, JobSpec, Setting
+from plait.sim.spec import Cluster, JobSpec, Setting
 from plait.sim.workloads.assumptions import PLEXRL_GROUP, PLEXRL_PROMPTS, PLEXRL_STALENESS
-from plait.sim.workloads.make import job, rollout_devices, tensor_parallel, training_devices
+from plait.sim.workloads.make import (
+    job,
+    node_group,
+    rollout_devices,
+    tensor_parallel,
+    training_devices,
+)
 
 SIZES = {"7b": "qwen2.5-7b", "30b": "qwen3-30b-a3b", "235b": "qwen3-235b-a22b"}
 """Fig. 7: 7B, 30B and 235B; the models of these sizes in the Qwen family."""
@@ -21,17 +27,16 @@ STEPS = 20
 
 
 def shared_pool(size: str, k: int, *, steps: int = STEPS, **fields: Any) -> Setting:
-    """``k`` jobs with private rollout pools on one training pool (Fig. 7b)."""
+    """``k`` jobs with private rollout pools on one training pool (Fig. 7b), in one node group.
+
+    ``k = 1`` is a job on devices of its own.
+    """
     if k < 1:
         raise ConfigError(f"{k} jobs on a pool: give at least 1")
     model = pick("size of PlexRL", size, SIZES)
     jobs = tuple(_job(f"{size}-{i}", model, steps=steps, **fields) for i in range(k))
-    train = DeviceGroup(name="train", device=DEVICE, n_devices=jobs[0].train_devices)
-    private = (
-        DeviceGroup(name=f"rollout-{j.name}", device=DEVICE, n_devices=j.rollout_devices)
-        for j in jobs
-    )
-    return Setting(cluster=Cluster(groups=(train, *private)), jobs=jobs)
+    n = jobs[0].train_devices + sum(spec.rollout_devices for spec in jobs)
+    return Setting(cluster=Cluster(groups=(node_group("pool", DEVICE, n),)), jobs=jobs)
 
 
 def colocated(size: str, *, steps: int = STEPS, **fields: Any) -> Setting:
@@ -42,7 +47,7 @@ def colocated(size: str, *, steps: int = STEPS, **fields: Any) -> Setting:
     model = pick("size of PlexRL", size, SIZES)
     n = training_devices(model, DEVICE) + rollout_devices(model, DEVICE)
     given = {"steps": steps, "rollout_devices": 0, "train_devices": n, **fields}
-    group = DeviceGroup(name="all", device=DEVICE, n_devices=n)
+    group = node_group("all", DEVICE, n)
     return Setting(cluster=Cluster(groups=(group,)), jobs=(_job(size, model, **given),))
 
 
