@@ -7,6 +7,8 @@ import yaml
 from launches import final_state, rows, samples
 from programs import run
 
+from plait.obs.jsonl import read_jsonl
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 COMMON = {
@@ -55,6 +57,26 @@ def test_alone_and_with_three_others_every_byte_is_the_same(tmp_path: Path) -> N
             assert [row["staleness"] for row in steps if row["version"]][-1] > 0
         else:
             assert {row["sampler_trainer_logprob_max_diff"] for row in steps} <= {0.0, None}
+
+
+def test_nor_does_the_number_of_workers(tmp_path: Path) -> None:
+    mine = dict(MINE[0])
+    alone = launch(tmp_path, "alone", [mine], "--deterministic", "--cores", 1)
+    others = [{**job, "sampling": {"ignore_eos": True}} for job in OTHERS]
+    several = ("--rollout-workers", 2, "--training-workers", 2, "--no-elastic")
+    crowd = launch(
+        tmp_path,
+        "shared",
+        [others[0], mine, *others[1:]],
+        "--deterministic",
+        "--cores",
+        2,
+        *several,
+    )
+    for read in (samples, rows, final_state):
+        assert read(crowd, "single") == read(alone, "single")
+    workers = {row["worker"] for row in read_jsonl(crowd / "workers.jsonl")}
+    assert workers == {"rollout-0", "rollout-1", "train-0", "train-1"}
 
 
 def test_without_the_mode_they_are_not(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from launches import (
+    SCRIPTED,
     SOON_S,
     EvenSource,
     final_state,
@@ -26,6 +28,7 @@ from plait.core.ids import RunId
 from plait.core.operations import AdamParams, Datum, SamplingParams
 from plait.core.runs import Stage
 from plait.jobs.launch import Outcome
+from plait.obs.jsonl import read_jsonl
 
 pytestmark = pytest.mark.e2e
 
@@ -124,6 +127,35 @@ async def test_killed_workers_change_nothing(byte_model: Path, tmp_path: Path) -
     for name in ("a", "b"):
         for read in (rows, samples, final_state):
             assert read(tmp_path / "stormy", name) == read(tmp_path / "calm", name)
+
+
+async def test_several_workers_of_each_kind_killed_in_turn_change_nothing(
+    byte_model: Path, tmp_path: Path
+) -> None:
+    """Down to the bits: the scripted engine's sums do not depend on who computes them."""
+    names = ("a", "b", "c")
+    specs = [job(name, byte_model, steps=12, evaluation={"items": 2}) for name in names]
+    await run_jobs(tmp_path / "calm", byte_model, specs)
+    several = replace(SCRIPTED, rollout_workers=2, training_workers=2)
+    async with launch(tmp_path / "stormy", byte_model, settings=several) as running:
+        for spec in specs:
+            running.add_job(spec, EvenSource())
+        victims = ("rollout-1", "train-1", "rollout-0", "train-0")
+        for step, worker in zip((2, 4, 6, 8), victims, strict=True):
+            await until_step(running, "a", step)
+            os.kill(running.session.head.pool.workers[worker].pid, signal.SIGKILL)
+        outcomes = await running.wait_all()
+    assert {o.reason for o in outcomes.values()} == {"finished 12 steps"}
+    assert len(worker_pids(tmp_path / "stormy")) == 8, "each was replaced"
+    for name in names:
+        for read in (rows, samples, final_state):
+            assert read(tmp_path / "stormy", name) == read(tmp_path / "calm", name)
+    homes = [
+        row["plan"]["worker_id"]
+        for row in read_jsonl(tmp_path / "stormy" / "decisions.jsonl")
+        if row["kind"] == "home"
+    ]
+    assert sorted(homes[:2]) == ["train-0", "train-1"]
 
 
 @pytest.mark.parametrize("lag", [1, 2])

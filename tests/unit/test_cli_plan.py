@@ -128,6 +128,8 @@ def test_flags_that_change_what_run_would_use(
     assert lean["memory"]["micro_batches"] <= LEAN_TRAIN_BYTES < usual["memory"]["micro_batches"]
     assert lean["memory"]["packed"] < usual["memory"]["packed"]
     assert two["memory"]["packed"] == 2 * usual["memory"]["packed"]
+    trainers = plan(capsys, tmp_path, counted("a"), kv_blocks=0, training_workers=3)
+    assert trainers["memory"]["micro_batches"] == 3 * usual["memory"]["micro_batches"]
     # Each worker has its part of the cache: a sample that needs more is refused, as by run.
     said = plan(capsys, tmp_path, counted("a"), kv_blocks=12, rollout_workers=2)
     assert "may need 36 tokens of cache and there are 24" in said

@@ -42,7 +42,12 @@ def test_the_policys_options_and_the_settings_are_kept(begun: Path) -> None:
 def test_what_is_asked_for_now_goes_first() -> None:
     before = Settings(cores=3, kv_blocks=7)
     flags = Settings(
-        deterministic=True, elastic=False, lean=True, recompute=True, rollout_workers=2
+        deterministic=True,
+        elastic=False,
+        lean=True,
+        recompute=True,
+        rollout_workers=2,
+        training_workers=3,
     )
     assert overridden(before, replace(flags, cores=2)) == replace(flags, cores=2, kv_blocks=7)
     assert overridden(flags, Settings()) == flags

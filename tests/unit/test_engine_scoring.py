@@ -139,9 +139,9 @@ def test_the_head_runs_for_what_is_drawn_or_scored_and_in_bounded_blocks(
     sizes: list[int] = []
     head = e._head
 
-    def counted(h_ND, rows):
+    def counted(h_ND, rows, lora):
         sizes.append(len(rows))
-        return head(h_ND, rows)
+        return head(h_ND, rows, lora)
 
     monkeypatch.setattr(e, "_head", counted)
     finish(e, op("plain", score=False))

@@ -1,6 +1,7 @@
 """Samples in flight: sent together, loaded again, never lost with their worker."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +11,8 @@ from plait.core.errors import RunEnded, WorkerLost
 from plait.core.ids import LOCAL_TENANT, OpId, RunId, WorkerId
 from plait.core.operations import Done, Sample, SampleResult, SamplingParams
 from plait.core.runs import RunSpec
+from plait.engines.moved import Moved, MovedSample
+from plait.engines.protocol import ModelShape
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
 from plait.runtime.handle import WorkerHandle
@@ -17,6 +20,17 @@ from plait.runtime.samples import Samples
 
 RUN = RunId("one")
 FIRST, SECOND = WorkerId("rollout-0"), WorkerId("rollout-1")
+SHAPE = ModelShape(
+    name="tiny",
+    vocab_size=256,
+    max_context=64,
+    n_layers=1,
+    n_kv_heads=1,
+    head_dim=4,
+    hidden_size=4,
+    n_params=100,
+    kv_bytes_per_token=32,
+)
 
 
 class Worker:
@@ -160,3 +174,146 @@ async def test_an_abort_goes_where_the_sample_is(samples: Samples) -> None:
     assert not [c for c in first.sent if isinstance(c, m.AbortSamples)]
     samples.finished(FIRST, OpId("a"), SampleResult(samples=()))
     await asked[0]
+
+
+class Moving:
+    """Two samples on the first of two workers; the second moves ``a`` on."""
+
+    def __init__(self, samples: Samples, *, version: int = 0) -> None:
+        self.samples, self.version = samples, version
+        self.first, self.second = attach(samples, FIRST), attach(samples, SECOND)
+
+    async def ask(self) -> None:
+        prompt = (1,) * 20
+        self.ops = [replace(op(n, prompt), version=self.version) for n in "ab"]
+        self.asked = [asyncio.create_task(self.samples.sample((o,))) for o in self.ops]
+        await asyncio.sleep(0.01)
+        assert self.first.ops() == [["a", "b"]]
+        self.samples.stepped(FIRST, 3)
+        self.samples.move([OpId("a")], FIRST, SECOND, kv=True)
+
+    def exported(self) -> None:
+        sample = MovedSample(tokens=(5, 6), logprobs=(0.0, 0.0), topk=(), stop_reason=None)
+        self.samples.moved(Moved(op=self.ops[0], shape=SHAPE, samples=(sample,)))
+
+    def imported(self, worker: Worker) -> list[str]:
+        return [c.moved.op.op_id for c in worker.sent if isinstance(c, m.ImportSample)]
+
+    def dropped(self) -> list[list[int]]:
+        workers = (self.first, self.second)
+        return [[c.version for c in w.sent if isinstance(c, m.DropAdapter)] for w in workers]
+
+    async def end(self, worker_id: WorkerId = SECOND) -> None:
+        answer = SampleResult(samples=())
+        self.samples.finished(worker_id, OpId("a"), answer)
+        self.samples.finished(FIRST, OpId("b"), answer)
+        assert await asyncio.gather(*self.asked) == [(answer,), (answer,)]
+
+
+@pytest.fixture
+async def moving(samples: Samples) -> Moving:
+    moving = Moving(samples)
+    await moving.ask()
+    return moving
+
+
+async def test_a_sample_that_moves_counts_where_it_goes_and_goes_on_there(moving: Moving) -> None:
+    assert moving.samples.loads() == {FIRST: 1, SECOND: 1}
+    (command,) = [c for c in moving.first.sent if isinstance(c, m.ExportSamples)]
+    assert (command.op_ids, command.kv) == (("a",), True)
+    assert [s.op_id for s in moving.samples.movable()] == ["b"], "one move at a time"
+    moving.exported()
+    assert moving.imported(moving.second) == ["a"]
+    known = {s.op_id: (s.worker_id, s.tokens_known) for s in moving.samples.movable()}
+    assert known == {"a": (SECOND, 21), "b": (FIRST, 21)}, "a limit of one token"
+    await moving.end()
+
+
+async def test_what_ends_before_it_is_given_up_is_answered_once(moving: Moving) -> None:
+    await moving.end(FIRST)
+    moving.exported()
+    assert moving.imported(moving.second) == []
+
+
+async def test_what_is_given_up_by_its_owner_meanwhile_goes_nowhere(moving: Moving) -> None:
+    moving.asked[0].cancel()
+    await asyncio.gather(moving.asked[0], return_exceptions=True)
+    moving.exported()
+    assert moving.imported(moving.second) == []
+    moving.samples.finished(FIRST, OpId("b"), SampleResult(samples=()))
+    await moving.asked[1]
+
+
+async def test_a_source_that_dies_first_leaves_the_sample_to_be_drawn_again(
+    moving: Moving,
+) -> None:
+    moving.samples.lost(FIRST)
+    await asyncio.sleep(0.01)
+    assert moving.second.ops() == [["a", "b"]]
+    await moving.end()
+
+
+async def test_a_source_that_dies_afterwards_has_nothing_to_do_with_it(moving: Moving) -> None:
+    moving.exported()
+    moving.samples.lost(FIRST)
+    await asyncio.sleep(0.01)
+    assert moving.second.ops() == [["b"]]
+    await moving.end()
+
+
+async def test_a_target_that_dies_first_leaves_the_sample_where_it_was(moving: Moving) -> None:
+    moving.samples.lost(SECOND)
+    moving.second = attach(moving.samples, SECOND)
+    moving.exported()
+    assert moving.imported(moving.first) == ["a"], "the new one may lack its version"
+    assert moving.imported(moving.second) == []
+    await moving.end(FIRST)
+
+
+async def test_a_target_that_dies_afterwards_leaves_the_sample_to_be_drawn_again(
+    moving: Moving,
+) -> None:
+    moving.exported()
+    moving.samples.lost(SECOND)
+    await asyncio.sleep(0.01)
+    assert moving.first.ops() == [["a", "b"], ["a"]]
+    await moving.end(FIRST)
+
+
+async def test_a_version_is_forgotten_when_nobody_can_be_asked_to_draw_from_it(
+    moving: Moving,
+) -> None:
+    moving.samples.drop_version(RUN, 1)
+    moving.samples.drop_version(RUN, 0)
+    assert moving.dropped() == [[1], [1]]
+    moving.exported()
+    assert moving.dropped() == [[1], [1]]
+    await moving.end()
+    assert moving.dropped() == [[1, 0], [1, 0]]
+
+
+async def test_a_new_worker_can_draw_from_a_version_that_is_about_to_go(moving: Moving) -> None:
+    moving.samples._roster[RUN].version = 2
+    moving.samples.drop_version(RUN, 0)
+    moving.samples.lost(SECOND)
+    again = attach(moving.samples, SECOND)
+    assert [c.version for c in again.sent if isinstance(c, m.LoadAdapter)] == [0]
+    await moving.end(FIRST)
+
+
+async def test_nothing_moves_of_a_paused_run_or_while_a_death_is_looked_into(
+    samples: Samples,
+) -> None:
+    attach(samples, FIRST)
+    attach(samples, SECOND)
+    asked = asyncio.create_task(samples.sample((op("a"),)))
+    await asyncio.sleep(0.01)
+    assert len(samples.movable()) == 1
+    samples._roster[RUN].paused = True
+    assert samples.movable() == ()
+    samples._roster[RUN].paused = False
+    samples.lost(FIRST)
+    await asyncio.sleep(0.01)
+    assert samples.movable() == ()
+    samples.finished(SECOND, OpId("a"), SampleResult(samples=()))
+    await asked

@@ -107,6 +107,21 @@ def test_each_kind_has_its_mean() -> None:
     assert set(drawn) == {10, 20, 90}
 
 
+def test_a_limit_cuts_the_last_turn_and_what_would_follow() -> None:
+    free, cut = draw_step(AGENT, 0), draw_step(replace(AGENT, limit=1500), 0)
+    for i in range(free.n_samples):
+        whole = sum(free.responses[i]) + sum(free.results[i])
+        mine = sum(cut.responses[i]) + sum(cut.results[i])
+        k = len(cut.responses[i])
+        assert mine == whole if whole <= 1500 else 1200 < mine <= 1500
+        assert cut.responses[i][: k - 1] == free.responses[i][: k - 1]
+        assert len(cut.waits_s[i]) == len(cut.results[i]) == k - 1
+    assert max(map(len, cut.responses)) > 1
+    single = draw_step(replace(JOB, limit=500), 0)
+    assert max(row[0] for row in single.responses) == 500
+    assert longest_sample(replace(AGENT, limit=1500)) == 256 + 1500
+
+
 def test_the_longest_sample_is_never_passed() -> None:
     assert most_tokens(Lengths(kind="fixed", median=7.0)) == 7
     assert most_tokens(Lengths(kind="fixed", median=7.0, drift=0.1)) == 8192

@@ -42,7 +42,7 @@ def with_group(**change: Any) -> Callable[[dict[str, Any]], None]:
     ("change", "message"),
     [
         (
-            with_job(train_devices=4, rollout_devices=4),
+            with_job(rollout_devices=4),
             "a needs 8 devices, the largest node group has 4",
         ),
         (with_job(reward_s=-1.0), "a.reward_s is -1.0: give 0 or more"),

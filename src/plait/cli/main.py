@@ -51,6 +51,9 @@ KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes t
 RolloutWorkers = Annotated[
     int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
 ]
+TrainingWorkers = Annotated[
+    int, typer.Option(help="Processes that train, default 1.", min=0, show_default=False)
+]
 Lean = Annotated[
     bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
 ]
@@ -78,6 +81,7 @@ def run(
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
     rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
     lean: Lean = False,
     recompute: Annotated[
         bool,
@@ -103,6 +107,7 @@ def run(
             elastic=elastic,
             lean=lean,
             rollout_workers=rollout_workers,
+            training_workers=training_workers,
             recompute=recompute,
         )
         code = run_command(
@@ -138,6 +143,7 @@ def plan(
     cores: Cores = 0,
     kv_blocks: KvBlocks = 0,
     rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
     lean: Lean = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -152,6 +158,7 @@ def plan(
             cores=cores,
             kv_blocks=kv_blocks,
             rollout_workers=rollout_workers,
+            training_workers=training_workers,
             lean=lean,
             device=device,
             dtype=dtype,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plait.core.ids import OpId, RunId
+from plait.core.ids import OpId, RunId, WorkerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,4 +52,24 @@ class ResidencyPlan:
     """What becomes of the cache of one sample that waits for a tool, and why."""
 
     keep: Keep
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomePlan:
+    """The training worker that does a run's next update, and why."""
+
+    worker_id: WorkerId
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesPlan:
+    """Samples that go on at another worker (none: all stay), and why."""
+
+    op_ids: tuple[OpId, ...] = ()
+    source: WorkerId | None = None
+    target: WorkerId | None = None
+    kv: bool = False
+    """Their keys and values go along; else they are computed again."""
     reason: str = ""

@@ -6,7 +6,7 @@ Times are seconds on the runtime's clock; ``now`` is passed beside the view.
 
 from dataclasses import dataclass
 
-from plait.core.ids import OpId, RunId, TenantId
+from plait.core.ids import OpId, RunId, TenantId, WorkerId
 from plait.core.runs import Stage
 
 
@@ -88,3 +88,56 @@ class ToolWaitView:
     """Blocks that nobody holds and whose content may still be wanted."""
     evicted_per_s: float
     """Such blocks that are being given up for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeView:
+    """Facts for deciding which training worker does a run's updates. It is between two of them."""
+
+    run_id: RunId
+    home: WorkerId | None
+    """Where its last ones were done."""
+    others: tuple[tuple[WorkerId, int], ...]
+    """Each worker, and the live runs that it has besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLoad:
+    """One rollout worker."""
+
+    worker_id: WorkerId
+    n_samples: int
+    """Under way, those on their way to it included."""
+    n_waiting: int
+    """Of these, as last heard of: for want of room, no step computes them."""
+    step_s: float
+    """Length of its last forward steps; 0 before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovableSample:
+    """A request that could go on elsewhere."""
+
+    op_id: OpId
+    worker_id: WorkerId
+    n: int
+    tokens_known: int
+    """At most: its prompt's, and what each of its samples has drawn."""
+    tokens_left: int
+    """Until its limit, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovesView:
+    """Facts for deciding which samples go on at another worker."""
+
+    workers: tuple[RolloutLoad, ...]
+    samples: tuple[MovableSample, ...]
+    """In the order in which they were asked for."""
+    max_seqs: int
+    """Samples in one forward step of each worker."""
+    lends: bool
+    """What an idle worker would compute with is with the others meanwhile: cores, or a device."""
+    s_per_token: float
+    """Of computing keys and values again, at most."""
+    kv_bytes_per_token: int

@@ -33,9 +33,11 @@ def estimate(shape: ModelShape, settings: Settings, *, adapters: int) -> Memory:
     copied = shape.vocab_size * shape.hidden_size if settings.lean else shape.n_params
     packs = settings.rollout_workers if on_cpu and settings.dtype == "fp32" else 0
     return Memory(
-        weights=shape.n_params * item * (1 if on_cpu else settings.rollout_workers + 1),
+        weights=shape.n_params
+        * item
+        * (1 if on_cpu else settings.rollout_workers + settings.training_workers),
         packed=packs * copied * item,
         cache=settings.kv_blocks * settings.block_bytes(shape),
-        micro_batches=settings.train_memory_bytes,
+        micro_batches=settings.training_workers * settings.train_memory_bytes,
         adapters=adapters,
     )

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from plait.core.plan import AdmissionPlan, DispatchPlan, ResidencyPlan
-from plait.core.view import AdmissionView, DispatchView, ToolWaitView
+from plait.core.plan import AdmissionPlan, DispatchPlan, HomePlan, MovesPlan, ResidencyPlan
+from plait.core.view import AdmissionView, DispatchView, HomeView, MovesView, ToolWaitView
 
 State = dict[str, Any]
 """Policy state: JSON values only."""
@@ -55,6 +55,28 @@ class Residency(Protocol):
     ) -> tuple[ResidencyPlan, State]: ...
 
 
+class Home(Protocol):
+    """Which training worker does a run's updates."""
+
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
+
+    def decide(self, view: HomeView, state: State, now: float) -> tuple[HomePlan, State]: ...
+
+
+class Moves(Protocol):
+    """Which samples under way go on at another rollout worker (JigsawRL, tail migration)."""
+
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
+
+    def decide(self, view: MovesView, state: State, now: float) -> tuple[MovesPlan, State]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """A complete way of sharing one machine: what ``plait run --policy NAME`` selects."""
@@ -63,6 +85,8 @@ class Sharing:
     admission: Admission
     dispatch: Dispatch
     residency: Residency
+    home: Home
+    moves: Moves
     topology: Literal["disaggregated", "collocated"] = "disaggregated"
     """Rollout and training in two worker processes, or in one that alternates."""
     options: Mapping[str, Any] = field(default_factory=dict)

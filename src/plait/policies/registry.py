@@ -17,7 +17,9 @@ from plait.policies.baselines.rounds import RoundAdmission, RoundDispatch
 from plait.policies.baselines.unlimited import AdmitAll
 from plait.policies.company import MOST_ROWS
 from plait.policies.dispatch import FairDispatch, FifoDispatch
-from plait.policies.protocol import Admission, Dispatch, Residency, Sharing
+from plait.policies.home import FewestRuns
+from plait.policies.moves import EvenOut, StayAll
+from plait.policies.protocol import Admission, Dispatch, Moves, Residency, Sharing
 from plait.policies.residency import KvResidency, LeaveAll
 
 DEFAULT = "plait"
@@ -61,13 +63,21 @@ def _plait(
     dispatch: Literal["fair", "fifo"] = "fair",
     merge_rows: int = MOST_ROWS,
     residency: Literal["kv", "off"] = "kv",
+    moves: Literal["even", "off"] = "even",
     topology: Topology = "disaggregated",
 ) -> Sharing:
     chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(merge_rows=merge_rows)
     kept: Residency = KvResidency() if residency == "kv" else LeaveAll()
+    moved: Moves = EvenOut() if moves == "even" else StayAll()
     admission = KvAdmission(max_active=max_active, estimate=estimate)
     return Sharing(
-        name=name, admission=admission, dispatch=chosen, residency=kept, topology=topology
+        name=name,
+        admission=admission,
+        dispatch=chosen,
+        residency=kept,
+        home=FewestRuns(),
+        moves=moved,
+        topology=topology,
     )
 
 
@@ -96,12 +106,14 @@ def _single_disaggregated(name: str) -> Sharing:
 
 
 def _baseline(name: str, admission: Admission, dispatch: Dispatch, topology: Topology) -> Sharing:
-    """Caches of samples that wait for tools are left to the engine."""
+    """Caches of samples that wait are left to the engine, and samples end where they began."""
     return Sharing(
         name=name,
         admission=admission,
         dispatch=dispatch,
         residency=LeaveAll(),
+        home=FewestRuns(),
+        moves=StayAll(),
         topology=topology,
     )
 
@@ -124,6 +136,7 @@ _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]
             "dispatch": _one_of("fair", "fifo"),
             "merge_rows": _count,
             "residency": _one_of("kv", "off"),
+            "moves": _one_of("even", "off"),
             **_TOPOLOGY,
         },
     ),

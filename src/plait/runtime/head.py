@@ -1,6 +1,6 @@
 """Head: the live loop. Facts in, views to the policies, plans out to the workers.
 
-One head per launch and base model. It owns the roster, the gate (admission), the training queue
+One head per launch and base model. It owns the roster, the gate (admission), the training queues
 (dispatch) and the samples in flight, and connects them to a pool of workers. What is durable goes
 through ``runtime.client``; nothing here touches the store.
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from plait.core import errors
 from plait.core.errors import CLOSED, EngineError, PlaitError, RunEnded
-from plait.core.ids import RunId, WorkerId
+from plait.core.ids import OpId, RunId, WorkerId
+from plait.core.operations import Result
 from plait.core.runs import RunSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.policies.protocol import Sharing
@@ -22,11 +23,12 @@ from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.gate import Gate
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
+from plait.runtime.moves import Moves
 from plait.runtime.pool import Pool
 from plait.runtime.samples import Samples
 from plait.runtime.settings import Settings
 from plait.runtime.tool_waits import ToolWaits
-from plait.runtime.trainer_queue import TrainerQueue
+from plait.runtime.trainers import Trainers
 
 TICK_S = 0.5
 """How often policies are asked without a cause, so that ageing takes effect."""
@@ -67,13 +69,6 @@ class Head:
             journal=journal,
         )
         self.tool_waits = ToolWaits(sharing.residency, self.samples, now=clock, journal=journal)
-        self.queue = TrainerQueue(
-            self.roster,
-            sharing.dispatch,
-            now=clock,
-            journal=journal,
-            may_share=not settings.deterministic,
-        )
         self.pool = Pool(
             model_dir=model_dir,
             topology=sharing.topology,
@@ -83,6 +78,22 @@ class Head:
             on_lost=self._lost,
             on_attached=self._attached,
             on_given_up=self.give_up,
+        )
+        self._moves = Moves(
+            sharing.moves,
+            self.samples,
+            shape=shape,
+            settings=self.settings,
+            now=clock,
+            journal=journal,
+        )
+        self.queue = Trainers(
+            self.roster,
+            sharing,
+            self.pool.training,
+            now=clock,
+            journal=journal,
+            may_share=not settings.deterministic,
         )
         self._ticker: asyncio.Task[None] | None = None
         self.last_spans: dict[WorkerId, m.Span] = {}
@@ -151,6 +162,7 @@ class Head:
     def _decide(self) -> None:
         self.gate.decide()
         self.queue.decide()
+        self._moves.decide()
 
     async def _tick(self) -> None:
         while True:
@@ -161,15 +173,23 @@ class Head:
         match answer:
             case m.Finished():
                 self.pool.answered()
-                if not self.queue.finished(answer.op_id, answer.result, answer.seconds):
-                    self.samples.finished(handle.worker_id, answer.op_id, answer.result)
+                self._finished(handle.worker_id, answer.op_id, answer.result, answer.seconds)
             case m.Failed():
                 error = _BY_CODE.get(answer.code, EngineError)(answer.message)
-                if not self.queue.finished(answer.op_id, error, 0.0):
-                    self.samples.finished(handle.worker_id, answer.op_id, error)
+                self._finished(handle.worker_id, answer.op_id, error, 0.0)
             case m.Report():
                 for span in answer.spans:
                     self._account(handle, span)
+                self._moves.decide()
+            case m.Exported():
+                self.samples.moved(answer.moved)
+
+    def _finished(
+        self, worker_id: WorkerId, op_id: OpId, result: Result | PlaitError, seconds: float
+    ) -> None:
+        if not self.queue.finished(worker_id, op_id, result, seconds):
+            self.samples.finished(worker_id, op_id, result)
+            self._moves.decide()
 
     def _account(self, handle: WorkerHandle, span: m.Span) -> None:
         """Charge a span to the runs it served: device-seconds by their share of its tokens."""
@@ -178,6 +198,7 @@ class Head:
         self.busy_s[handle.worker_id] = busy_s + span.t1 - span.t0
         self.journal.span(handle.worker_id, span)
         self.tool_waits.reported(handle.worker_id, span)
+        self._moves.reported(handle.worker_id, span)
         device_s = (span.t1 - span.t0) * span.threads / self.settings.cores
         total = sum(span.tokens_by_run.values()) or len(span.tokens_by_run)
         for run_id, tokens in span.tokens_by_run.items():
@@ -210,8 +231,9 @@ class Head:
         if handle.config.rollout:
             self.samples.lost(handle.worker_id)
             self.tool_waits.lost(handle.worker_id)
+            self._moves.lost(handle.worker_id)
         if handle.config.train:
-            self.queue.lost()
+            self.queue.lost(handle.worker_id)
 
     def give_up(self, error: PlaitError) -> None:
         """Nothing can go on here: every run ends with the reason, resumable; none can be added."""

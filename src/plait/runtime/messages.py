@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from plait.core.ids import OpId, RunId, WorkerId
 from plait.core.operations import ForwardBackward, Result, Sample, TrainOp
 from plait.core.plan import Keep
+from plait.engines.moved import Moved
 from plait.engines.protocol import ModelShape
 
 
@@ -57,6 +58,22 @@ class AddSamples:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortSamples:
     op_ids: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSamples:
+    """Send on samples, as far as they have got; of those that have ended the end is on its way."""
+
+    op_ids: tuple[OpId, ...]
+    kv: bool
+    """Their keys and values too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSample:
+    """Go on with a sample that another worker has begun."""
+
+    moved: Moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +127,8 @@ Command = (
     | DropAdapter
     | AddSamples
     | AbortSamples
+    | ExportSamples
+    | ImportSample
     | MarkPrefix
     | SetPaused
     | Train
@@ -176,4 +195,11 @@ class Report:
     spans: tuple[Span, ...]
 
 
-Answer = Ready | Finished | Failed | Report
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A sample that was asked to be sent on. The worker has it no more."""
+
+    moved: Moved
+
+
+Answer = Ready | Finished | Failed | Report | Exported

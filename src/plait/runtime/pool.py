@@ -1,6 +1,6 @@
 """Pool: the worker processes of one base model, kept alive.
 
-Workers that roll out and one that trains (``disaggregated``), or one that does both
+Workers that roll out and workers that train (``disaggregated``), or one that does both
 (``collocated``). A worker that dies is replaced and its work put back; when replacements die
 or cannot start, without getting anything done, the pool gives up and says why.
 """
@@ -45,13 +45,15 @@ class Pool:
         self._model_dir, self._settings, self._launch_dir = model_dir, settings, launch_dir
         self._on_answer, self._on_lost_cb = on_answer, on_lost
         self._on_attached, self._on_given_up = on_attached, on_given_up
-        if topology != "disaggregated" and settings.rollout_workers > 1:
-            raise ConfigError("rollout_workers needs a policy whose workers do one thing each")
+        several = max(settings.rollout_workers, settings.training_workers) > 1
+        if topology != "disaggregated" and several:
+            raise ConfigError(
+                "rollout_workers and training_workers need a policy whose workers do one thing each"
+            )
         rollouts = {f"rollout-{i}": (True, False) for i in range(settings.rollout_workers)}
+        trainers = {f"train-{i}": (False, True) for i in range(settings.training_workers)}
         roles = (
-            {**rollouts, "train-0": (False, True)}
-            if topology == "disaggregated"
-            else {"worker-0": (True, True)}
+            {**rollouts, **trainers} if topology == "disaggregated" else {"worker-0": (True, True)}
         )
         self._configs = [
             m.WorkerConfig(
@@ -83,6 +85,11 @@ class Pool:
         self._deaths = 0
         self._restarts: set[asyncio.Task[None]] = set()
         self._stopping = False
+
+    @property
+    def training(self) -> tuple[WorkerId, ...]:
+        """The workers that train."""
+        return tuple(config.worker_id for config in self._configs if config.train)
 
     async def start(self) -> m.Ready:
         """Start every worker; the first one's answer (shape and peak rate)."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult
+from plait.engines.moved import Moved
 from plait.engines.protocol import ForwardStep, RolloutEngine
 
 
@@ -27,6 +28,19 @@ class Rolling:
         """Queue a sample; raises what the engine raises."""
         self.engine.add(op)
         self._run_of[op.op_id] = op.run_id
+
+    def export(self, op_id: OpId, *, kv: bool) -> Moved | None:
+        """Take a sample out, to go on elsewhere; ``None`` if it has ended."""
+        if op_id not in self._run_of:
+            return None
+        moved = self.engine.export_sample(op_id, kv=kv)
+        del self._run_of[op_id]
+        return moved
+
+    def take(self, moved: Moved) -> None:
+        """Go on with a sample; raises what the engine raises."""
+        self.engine.import_sample(moved)
+        self._run_of[moved.op.op_id] = moved.op.run_id
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now."""

@@ -1,47 +1,28 @@
 """Samples in flight: which worker draws what, and what happens when one is lost.
 
 A sample is re-executable: its draws are a function of its seed, so a lost worker's samples are sent
-again and end as they would have; adapters that it was loading are loaded on the next one. Nothing
-of them is stored. Samples that keep killing workers are found out by ``Suspects`` and fail, with
-those of their run; other runs wait for that and lose nothing.
+again and end as they would have. Nothing of them is stored. One that moves is its old worker's
+until the head has it and then the new one's, so it is drawn once, whichever of the two dies.
+Samples that keep killing workers are found out by ``Suspects`` and fail, with those of their run;
+other runs wait for that and lose nothing.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from plait.core.errors import PlaitError, WorkerLost
 from plait.core.ids import OpId, RunId, WorkerId
 from plait.core.operations import Done, Result, Sample, SampleResult
 from plait.core.plan import Keep
+from plait.core.view import MovableSample
+from plait.engines.moved import Moved
 from plait.policies.placement import Homes, place
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
 from plait.runtime.handle import WorkerHandle
-from plait.runtime.suspects import MAX_LOSSES, Suspects
-
-
-@dataclass(slots=True)
-class _InFlight:
-    op: Sample
-    future: asyncio.Future[SampleResult]
-    worker: WorkerId | None = None
-    """Where it has been sent."""
-
-
-@dataclass(slots=True)
-class _Loading:
-    command: m.LoadAdapter
-    future: asyncio.Future[None]
-    waiting: set[WorkerId] = field(default_factory=set)
-    """Workers that have been told and have not answered."""
-    done: bool = False
-    """Some worker has it."""
-    losses: int = 0
-
-    def settle(self) -> None:
-        """Over once every worker that was told has answered, or is gone."""
-        if self.done and not self.waiting and not self.future.done():
-            self.future.set_result(None)
+from plait.runtime.in_flight import InFlight
+from plait.runtime.loads import Loads
+from plait.runtime.suspects import Suspects
 
 
 class Samples:
@@ -51,8 +32,11 @@ class Samples:
         self._roster = roster
         self._workers: dict[WorkerId, WorkerHandle] = {}
         self._homes = Homes()
-        self._in_flight: dict[OpId, _InFlight] = {}
-        self._loads: dict[OpId, _Loading] = {}
+        self._in_flight: dict[OpId, InFlight] = {}
+        self._loads = Loads()
+        self._doomed: set[tuple[RunId, int]] = set()
+        """Versions to be forgotten once their last sample has ended: until then any worker may be
+        asked to draw it."""
         self._outbox: list[Sample] = []
         self._outbox_due = False
         self._suspects = Suspects()
@@ -63,7 +47,8 @@ class Samples:
         for facts in self._roster.all():
             if facts.stage.ended or facts.version is None:
                 continue
-            for version in sorted(facts.published):
+            doomed = {v for run_id, v in self._doomed if run_id == facts.spec.run_id}
+            for version in sorted(facts.published | doomed):
                 path = facts.version_path(version)
                 op_id = OpId(f"reload/{facts.spec.run_id}/{version}")
                 worker.send(
@@ -71,9 +56,7 @@ class Samples:
                 )
             if facts.paused:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))
-        for loading in self._loads.values():
-            worker.send(loading.command)
-            loading.waiting.add(worker.worker_id)
+        self._loads.attach(worker)
         self._outbox = [f.op for f in self._in_flight.values() if f.worker is None]
         self._send_outbox()
 
@@ -83,7 +66,7 @@ class Samples:
         futures = []
         for op in ops:
             self._roster[op.run_id].check_live()
-            entry = _InFlight(op, loop.create_future())
+            entry = InFlight(op, loop.create_future())
             self._in_flight[op.op_id] = entry
             futures.append(entry.future)
             self._send_soon(op)
@@ -124,10 +107,7 @@ class Samples:
 
     def _placed(self, ops: list[Sample]) -> dict[WorkerId, list[Sample]]:
         """Samples by the worker that is to draw them."""
-        loads = dict.fromkeys(self._workers, 0)
-        for entry in self._in_flight.values():
-            if entry.worker is not None:
-                loads[entry.worker] += entry.op.n
+        loads = self.loads()
         placed: dict[WorkerId, list[Sample]] = {}
         for op in ops:
             policy = (op.run_id, op.version)
@@ -136,12 +116,57 @@ class Samples:
             if len(loads) > 1:
                 self._homes.put(policy, op.prompt, worker_id)
             loads[worker_id] += op.n
-            self._in_flight[op.op_id].worker = worker_id
+            self._in_flight[op.op_id].place(worker_id)
             placed.setdefault(worker_id, []).append(op)
         return placed
 
+    def loads(self) -> dict[WorkerId, int]:
+        """Samples under way on each worker, or on their way there."""
+        loads = dict.fromkeys(self._workers, 0)
+        for entry in self._in_flight.values():
+            there = entry.target if entry.target in loads else entry.worker
+            if there is not None:
+                loads[there] += entry.op.n
+        return loads
+
+    def stepped(self, worker_id: WorkerId, n_steps: int) -> None:
+        """A worker has made forward steps."""
+        for entry in self._in_flight.values():
+            if entry.worker == worker_id:
+                entry.n_steps += n_steps
+
+    def movable(self) -> tuple[MovableSample, ...]:
+        """What could go on at another worker: what takes part in forward steps and is not moving.
+        None while a worker's death is being looked into."""
+        if self._suspects.any():
+            return ()
+        entries = [f for f in self._in_flight.values() if not self._roster[f.op.run_id].paused]
+        return tuple(movable for f in entries if (movable := f.movable()) is not None)
+
+    def move(self, op_ids: Sequence[OpId], source: WorkerId, target: WorkerId, *, kv: bool) -> None:
+        """Have samples go on at ``target``; ``kv``: with their keys and values."""
+        for op_id in op_ids:
+            self._in_flight[op_id].target = target
+        self._workers[source].send(m.ExportSamples(op_ids=tuple(op_ids), kv=kv))
+
+    def moved(self, moved: Moved) -> None:
+        """A worker has given up a sample that is to go on elsewhere."""
+        entry = self._in_flight.get(moved.op.op_id)
+        if entry is None or entry.target is None:
+            return
+        there = entry.target
+        entry.place(there, max(len(s.tokens) for s in moved.samples))
+        self._homes.put(entry.policy, entry.op.prompt, there)
+        self._workers[there].send(m.ImportSample(moved=moved))
+
     def _send_held(self) -> None:
-        """Something has changed for samples that are held back for a suspect."""
+        """Something has changed for samples that are held back for a suspect, or for versions that
+        are kept for samples."""
+        if self._doomed:
+            wanted = {f.policy for f in self._in_flight.values()}
+            for run_id, version in self._doomed - wanted:
+                self._tell(m.DropAdapter(run_id=run_id, version=version))
+            self._doomed &= wanted
         if self._outbox and not self._outbox_due:
             self._send_outbox()
 
@@ -159,18 +184,12 @@ class Samples:
         """Make a version samplable."""
         self._roster[run_id].check_live()
         command = m.LoadAdapter(op_id=op_id, run_id=run_id, version=version, path=path)
-        future = asyncio.get_running_loop().create_future()
-        loading = _Loading(command, future, waiting=set(self._workers))
-        self._loads[op_id] = loading
-        self._tell(command)
-        try:
-            await loading.future
-        finally:
-            self._loads.pop(op_id, None)
+        await self._loads.load(command, self._workers.values())
 
     def drop_version(self, run_id: RunId, version: int) -> None:
-        """Forget a version on the worker once its last sample has ended."""
-        self._tell(m.DropAdapter(run_id=run_id, version=version))
+        """Forget a version on the workers once its last sample has ended."""
+        self._doomed.add((run_id, version))
+        self._send_held()
 
     def mark_prefix(
         self, run_id: RunId, version: int | None, tokens: tuple[int, ...], keep: Keep
@@ -185,15 +204,8 @@ class Samples:
 
     def finished(self, worker_id: WorkerId, op_id: OpId, result: Result | PlaitError) -> bool:
         """Take a worker's answer; False if the operation is not one of ours."""
-        loading = self._loads.get(op_id)
-        if loading is not None:
-            loading.waiting.discard(worker_id)
-            if isinstance(result, PlaitError):
-                if not loading.future.done():
-                    loading.future.set_exception(result)
-            else:
-                loading.done = True
-                loading.settle()
+        error = result if isinstance(result, PlaitError) else None
+        if self._loads.finished(worker_id, op_id, error):
             return True
         entry = self._in_flight.pop(op_id, None)
         if entry is None:
@@ -215,8 +227,10 @@ class Samples:
         culprit = self._suspects.lost(at_work)
         for entry in self._in_flight.values():
             if entry.worker == worker_id:
-                entry.worker = None
+                entry.place(None)
                 self._send_soon(entry.op)
+            elif entry.target == worker_id:
+                entry.target = entry.worker
         if culprit is not None:
             self._fail(
                 culprit,
@@ -225,13 +239,10 @@ class Samples:
                     "the last time under nothing else: see its log"
                 ),
             )
-        elif not at_work:
-            self._charge_loads(worker_id)
-        for loading in self._loads.values():
-            loading.waiting.discard(worker_id)
-            loading.settle()
+        self._loads.lost(worker_id, blamed=not at_work)
+        self._send_held()
 
-    def _fail(self, run_id: RunId, error: PlaitError) -> list[_InFlight]:
+    def _fail(self, run_id: RunId, error: PlaitError) -> list[InFlight]:
         """End a run's samples with an error; which ones."""
         mine = [f for f in self._in_flight.values() if f.op.run_id == run_id]
         for entry in mine:
@@ -241,26 +252,16 @@ class Samples:
         self._suspects.clear(run_id)
         return mine
 
-    def _charge_loads(self, worker_id: WorkerId) -> None:
-        for loading in self._loads.values():
-            loading.losses += worker_id in loading.waiting
-            if loading.losses >= MAX_LOSSES and not loading.future.done():
-                loading.future.set_exception(
-                    WorkerLost("the rollout worker died twice during a publish: see its log")
-                )
-
     def drop(self, run_id: RunId, error: PlaitError) -> None:
         """The run has ended: its samples stop and its versions are forgotten."""
         mine = self._fail(run_id, error)
-        for loading in self._loads.values():
-            if loading.command.run_id == run_id and not loading.future.done():
-                loading.future.set_exception(error)
+        self._loads.drop(run_id, error)
         self._abort(mine)
         for version in self._roster[run_id].published:
             self._tell(m.DropAdapter(run_id=run_id, version=version))
         self._send_held()
 
-    def _abort(self, entries: list[_InFlight]) -> None:
+    def _abort(self, entries: list[InFlight]) -> None:
         for worker_id, worker in self._workers.items():
             ids = tuple(f.op.op_id for f in entries if f.worker == worker_id)
             if ids:

@@ -23,8 +23,9 @@ LEAN_TRAIN_BYTES = 350_000_000
 """The same two budgets where memory matters more than speed."""
 
 CUDA_TRAIN_SHARE = 0.25
-"""Share of a CUDA device's free memory for activations. What it and the cache leave is for the
-weights, of which each worker has a copy there, and for what CUDA itself takes. Not measured."""
+"""Share of a CUDA device's free memory for activations, of all workers that train. What it and the
+cache leave is for the weights, of which each worker has a copy there, and for what CUDA itself
+takes. Not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,10 @@ class Settings:
     rollout_workers: int = 0
     """Processes that roll out, each with its part of the cache (and its own packed weights); 0 is
     one."""
+    training_workers: int = 0
+    """Processes that train, each with the runs that are at home on it; 0 is one."""
     train_memory_bytes: int = 0
-    """Activations of one micro-batch; 0 is what suits the device."""
+    """Activations of one micro-batch, of each worker that trains; 0 is what suits the device."""
     elastic: bool = True
     """Workers lend each other the cores that they do not use; off, each keeps to its part."""
     lean: bool = False
@@ -67,9 +70,11 @@ class Settings:
     def resolve(self, shape: ModelShape) -> "Settings":
         """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
         cores = self.cores or len(os.sched_getaffinity(0))
-        if min(cores, self.max_seqs) < 1 or min(self.kv_blocks, self.rollout_workers) < 0:
+        counts = self.kv_blocks, self.rollout_workers, self.training_workers
+        if min(cores, self.max_seqs) < 1 or min(counts) < 0:
             raise ConfigError(
-                "cores and max_seqs must be at least 1, kv_blocks and rollout_workers at least 0"
+                "cores and max_seqs must be at least 1, kv_blocks, rollout_workers and "
+                "training_workers at least 0"
             )
         device, dtype, cuda = choose_device(
             self.device, self.dtype, deterministic=self.deterministic, look=cuda_devices
@@ -89,6 +94,7 @@ class Settings:
             cores=cores,
             kv_blocks=max(blocks, rollout_workers),
             rollout_workers=rollout_workers,
+            training_workers=max(1, self.training_workers),
             train_memory_bytes=self._train_budget(cuda),
         )
 
@@ -99,7 +105,8 @@ class Settings:
 
     def _train_budget(self, cuda: CudaDevice | None) -> int:
         if cuda is not None:
-            sized = int(cuda.free_bytes * CUDA_TRAIN_SHARE / (2 if self.lean else 1))
+            parts = max(1, self.training_workers) * (2 if self.lean else 1)
+            sized = int(cuda.free_bytes * CUDA_TRAIN_SHARE / parts)
             return self.train_memory_bytes or sized
         train = self.train_memory_bytes or TRAIN_BYTES
         return min(train, LEAN_TRAIN_BYTES) if self.lean else train

@@ -33,6 +33,10 @@ class Suspects:
         """A sample of the run has ended: what came before was not its doing."""
         self._losses.pop(run_id, None)
 
+    def any(self) -> bool:
+        """True while it is not clear who is to blame for a death."""
+        return bool(self._losses)
+
     def may_send(self, wanting: Iterable[RunId], at_work: Set[RunId]) -> Set[RunId] | None:
         """Whose samples may go to the worker now; ``None`` is everybody's.
 

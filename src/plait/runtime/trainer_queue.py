@@ -1,4 +1,4 @@
-"""Training queue: hands training-side operations to one worker as the dispatch policy decides.
+"""Training queue: hands training-side operations to its worker as the dispatch policy decides.
 
 Order within a run is the order of submission; between runs it is the policy's. Non-preemptive: one
 operation at a time, or gradients of several runs that the policy lets share a pass; each of them
@@ -53,7 +53,7 @@ class _Pending:
 
 
 class TrainerQueue:
-    """All training-side work of one base model."""
+    """All work of one training worker."""
 
     def __init__(
         self,
@@ -192,6 +192,11 @@ class TrainerQueue:
                 _answer(pending.future, error)
         if run_id in self._resident:
             self.forget(run_id)
+
+    def has(self, run_id: RunId) -> bool:
+        """True while something of the run is queued or running."""
+        running = any(pending.op.run_id == run_id for pending in self._running.values())
+        return running or bool(self._queues.get(run_id))
 
     def forget(self, run_id: RunId) -> None:
         """The run's state on the worker is not what the store says: it is loaded before it is next

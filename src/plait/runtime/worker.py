@@ -76,8 +76,7 @@ class Worker:
         while not self._stopping:
             busy = self._busy()
             if not busy:
-                self._meter.close()
-                self._report(force=True)
+                self._settle_accounts()
                 self._team.release()
             while not self._stopping and self._conn.poll(0 if busy or self._busy() else None):
                 self._handle(self._conn.recv())
@@ -105,6 +104,15 @@ class Worker:
             case m.AbortSamples() if rolling:
                 for op_id, result in rolling.abort(command.op_ids):
                     self._conn.send(m.Finished(op_id=op_id, result=result))
+            case m.ExportSamples() if rolling:
+                self._settle_accounts()  # what they did here comes before what they do elsewhere
+                for op_id in command.op_ids:
+                    with _Attributed(self, op_id):
+                        if (moved := rolling.export(op_id, kv=command.kv)) is not None:
+                            self._conn.send(m.Exported(moved=moved))
+            case m.ImportSample() if rolling:
+                with _Attributed(self, command.moved.op.op_id):
+                    rolling.take(command.moved)
             case m.LoadAdapter() if rolling:
                 with _Attributed(self, command.op_id):
                     rolling.engine.load_adapter(command.run_id, command.version, command.path)
@@ -147,8 +155,7 @@ class Worker:
         )
         self._release_if_idle()
         if ends_run:  # its rollout is accounted for before anybody hears that it is over
-            self._meter.close()
-            self._report(force=True)
+            self._settle_accounts()
         for op_id, result in step.finished:
             self._conn.send(m.Finished(op_id=op_id, result=result))
         for op_id, reason in step.failed:
@@ -218,6 +225,10 @@ class Worker:
     def _release_if_idle(self) -> None:
         if not self._busy():
             self._team.release()
+
+    def _settle_accounts(self) -> None:
+        self._meter.close()
+        self._report(force=True)
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()

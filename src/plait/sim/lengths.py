@@ -84,6 +84,8 @@ def draw_step(
     most = len(spec.turns)
     if most == 1:
         lengths = _tokens(spec.response, normals("response", 1), step).tolist()
+        if spec.limit:
+            lengths = [[min(row[0], spec.limit)] for row in lengths]
         return StepDraw(prompts=prompts, responses=lengths, waits_s=[[]] * n, results=[[]] * n)
     shares = np.cumsum(spec.turns) / sum(spec.turns)
     quantiles = _quantiles(normals("turns", 1)[:, 0])
@@ -97,6 +99,11 @@ def draw_step(
     if tool is not None and tool.result is not None:
         back = _tokens(tool.result, rng("result").standard_normal((n, MOST_TURNS))[:, :most], step)
     waits_s, results = waits.tolist(), back.tolist()
+    if spec.limit:
+        turns = [
+            _cut(row, more, k, spec.limit)
+            for row, more, k in zip(lengths, results, turns, strict=True)
+        ]
     return StepDraw(
         prompts=prompts,
         responses=[row[:k] for row, k in zip(lengths, turns, strict=True)],
@@ -126,7 +133,8 @@ def longest_sample(spec: JobSpec) -> int:
     turns = len(spec.turns)
     result = spec.tool.result if spec.tool is not None else None
     returned = most_tokens(result) if result is not None else 0
-    return most_tokens(spec.prompt) + turns * most_tokens(spec.response) + (turns - 1) * returned
+    rest = turns * most_tokens(spec.response) + (turns - 1) * returned
+    return most_tokens(spec.prompt) + (min(rest, spec.limit) if spec.limit else rest)
 
 
 def check_lengths(where: str, lengths: Lengths) -> None:
@@ -145,6 +153,19 @@ def check_lengths(where: str, lengths: Lengths) -> None:
         raise ConfigError(
             f"{where}.kind is {lengths.kind!r}: choose fixed, lognormal, uniform or empirical"
         )
+
+
+def _cut(responses: list[int], results: list[int], turns: int, limit: int) -> int:
+    """Turns that fit the limit; the last of them is shortened in ``responses``."""
+    left = limit
+    for i in range(turns):
+        if responses[i] >= left:
+            responses[i] = left
+            return i + 1
+        left -= responses[i] + results[i]
+        if left < 1:
+            return i + 1
+    return turns
 
 
 def _tokens(lengths: Lengths, normals: Floats, step: int) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ WORDS = {
 
 COUNTS = ("groups", "samples", "steps", "train_devices", "tensor_parallel")
 """Whole numbers of a job from 1 on."""
-NOT_NEGATIVE = ("reward_s", "arrival_s", "slack", "staleness", "rollout_devices")
+NOT_NEGATIVE = ("reward_s", "arrival_s", "slack", "staleness", "rollout_devices", "limit")
 
 
 def write_setting(setting: Setting, file: Path) -> None:

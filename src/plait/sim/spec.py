@@ -57,6 +57,8 @@ class JobSpec:
     """Of one turn."""
     turns: tuple[float, ...] = (1.0,)
     """Probability of 1, 2, … turns."""
+    limit: int = 0
+    """Tokens of all turns and tool results of a sample together; its last turn is cut. 0: none."""
     tool: Tool | None = None
     reward_s: float = 0.0
     """Verifier or judge, per step, off the devices."""

@@ -53,7 +53,7 @@ REFINE = Tool(latency_s=0.0, result=Lengths(kind="fixed", median=64.0))
 """Between turns of self-refinement a short instruction is added, and nothing is waited for."""
 
 LIMIT = 8192
-"""JigsawRL §5.1, tokens of a response."""
+"""JigsawRL §5.1, tokens of a response. In verl these are all turns and tool results together."""
 
 
 def _task(prompt: float, median: float, sigma: float, most: int) -> Task:
@@ -73,9 +73,8 @@ TASKS = {
     # base models write out at some length.
     "math": _task(140.0, 900.0, 0.6, LIMIT),
     # Competition problems: solutions two to three times as long.
-    "aime": replace(_task(180.0, 1600.0, 0.6, LIMIT // 2), turns=FEW_TURNS, tool=REFINE),
-    # The hardest of the three, with self-refinement in further turns (JigsawRL §5.1). Half of the
-    # limit for a turn, so that all turns together seldom pass it.
+    "aime": replace(_task(180.0, 1600.0, 0.6, LIMIT), turns=FEW_TURNS, tool=REFINE),
+    # The hardest of the three, with self-refinement in further turns (JigsawRL §5.1).
     "search": replace(_task(250.0, 120.0, 0.5, LIMIT), turns=SEARCH_TURNS, tool=FAISS),
     # A thought and a query, or a short answer, each turn (Search-R1); long instructions before.
     "amc12": _task(150.0, 1500.0, 0.6, 4096),

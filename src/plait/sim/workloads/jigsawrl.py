@@ -9,7 +9,12 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.sim.spec import Cluster, JobSpec, Pipeline, Setting
-from plait.sim.workloads.assumptions import JIGSAW_GROUP, JIGSAW_PROMPTS, JIGSAW_TENSOR_PARALLEL
+from plait.sim.workloads.assumptions import (
+    JIGSAW_GROUP,
+    JIGSAW_PROMPTS,
+    JIGSAW_TENSOR_PARALLEL,
+    LIMIT,
+)
 from plait.sim.workloads.make import job, node_group, tensor_parallel
 
 STEPS = 10
@@ -38,6 +43,7 @@ def pipeline(name: str, model: str, task: str, n_devices: int, **fields: Any) ->
         "groups": JIGSAW_PROMPTS,
         "samples": JIGSAW_GROUP,
         "reference": True,
+        "limit": LIMIT,
         "steps": STEPS,
         "train_devices": n_devices,
     }
