@@ -106,6 +106,11 @@ class Batch:
         return self._base - self._shared + len(self.rows) * self.step
 
     @property
+    def done_s(self) -> float:
+        """Since it was last brought up to date."""
+        return self._planned_s - self.left_s
+
+    @property
     def between_steps(self) -> bool:
         """In exact mode nobody joins in the middle of a forward step."""
         return not self._exact or not self.rows or self.left_s == self._planned_s

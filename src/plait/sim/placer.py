@@ -310,10 +310,13 @@ class Placer:
             changed.facts = None
         self._world.ask(self.decide)
 
-    def _committed(self, job: Job, rollout: Rollout) -> None:
+    def _committed(self, job: Job, rollout: Rollout | None = None) -> None:
         """A step is done, so its demand is known; it is fitted anew at each."""
         group = self._home[job.run_id]
-        times = replace(self._times[job.run_id], rollout_s=rollout.ended_s - rollout.began_s)
+        times = self._times[job.run_id]
+        if rollout is not None:
+            # Its own rollout devices: as it was alone.
+            times = replace(times, rollout_s=rollout.ended_s - rollout.began_s)
         fitted = self._demand(job, times, group)
         known = group.bound[job.run_id].demand
         self._known[_kind(job.spec)] = fitted
@@ -354,6 +357,8 @@ class Placer:
                 scheme=self._scheme,
                 group=group.spec,
                 tensor_parallel=self._tensor_parallel,
+                device_bytes=self._device_bytes[group.spec.device],
+                committed=self._committed,
                 ended=self._ended,
             )
         return group.mux

@@ -3,12 +3,12 @@
 The same setting, scheme and costs give the same outcome. *Exact*: an event for each forward step.
 *Fluid*: rates that are constant between changes, for long horizons.
 
-Options of a setting, all of which may be left out: ``seed``; ``misjudge`` (estimates are wrong by up
-to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admission's budget),
+Options of a setting, all of which may be left out: ``seed``; ``misjudge`` (estimates are wrong by
+up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admission's budget),
 ``most_rows`` (of a slice's batch); ``rollout_from`` (``group``, ``groups`` or ``brought``, see
-``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model); ``lost``
-(seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job); ``until_s`` (when to
-stop).
+``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model);
+``lost`` (seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job);
+``until_s`` (when to stop).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from plait.sim.outcome import Outcome
 from plait.sim.placer import Placer
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec, Lengths, Setting
-from plait.sim.worker import SlowdownModel
+from plait.sim.worker import SlowdownModel, Worker
 from plait.sim.world import CostsOf, World
 
 RECOVER_S = 60.0
@@ -180,7 +180,10 @@ class _Run:
         for worker in self._world.workers:
             if worker.worker_id == name and not worker.lost:
                 worker.lose()
-                self._world.heap.after(recover_s, lambda _, worker=worker: worker.recover())
+                self._world.heap.after(recover_s, self._recover, worker)
+
+    def _recover(self, worker: Worker) -> None:
+        worker.recover()
 
 
 def check(setting: Setting) -> None:

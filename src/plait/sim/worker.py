@@ -64,8 +64,8 @@ class Fixed:
     """Work of a known length: training, reference, a move."""
 
     __slots__ = (
-        "compute", "done", "flops", "job", "kind", "left_s", "memory", "name", "substage",
-        "whole_s",
+        "_work_s", "compute", "done", "flops", "job", "kind", "left_s", "memory", "name",
+        "substage", "whole_s",
     )  # fmt: skip
 
     def __init__(
@@ -82,11 +82,16 @@ class Fixed:
         self.name, self.kind, self.job = name, substage.kind, str(substage.run_id)
         self.compute, self.memory = compute, memory
         self.substage = substage
-        self.left_s = self.whole_s = seconds
+        self.left_s = self.whole_s = self._work_s = seconds
         self.flops, self.done = flops, done
 
     def reached(self) -> None:
         self.done(self)
+
+    @property
+    def work_s(self) -> float:
+        """In all."""
+        return self._work_s
 
     def flops_done(self) -> float:
         done = self.flops * (1.0 - self.left_s / self.whole_s) if self.whole_s > 0 else self.flops
