@@ -16,6 +16,7 @@ from functools import partial
 from plait.core.colocation import ColocationPlan, ColocationView, Share, WorkerFacts
 from plait.core.errors import ConfigError
 from plait.core.ids import RunId
+from plait.core.merging import BalanceView
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
 from plait.sim.engine import Engine
@@ -25,6 +26,7 @@ from plait.sim.longest import longest_sample
 from plait.sim.replica import Phase, Replica
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.tails import merge_view, slowdowns
 from plait.sim.worker import Fixed, Worker
 from plait.sim.world import World
 
@@ -39,9 +41,8 @@ class Tenant:
     def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
         spec = job.spec
         self._group, self._world, self.job = group, world, job
-        n = len(group.workers)
-        width = group.workers[0].n_devices
-        self.costs = world.costs(spec.model, group.device, width, weights=spec.weights, replicas=n)
+        rolling, training = group.places(spec, job.order)
+        self.costs = group.costs(spec)
         self.rollout: Rollout | None = None
         self.reward_until_s = 0.0
         self._left = 0
@@ -50,7 +51,7 @@ class Tenant:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
         self.offloads = not group.has_room_for_state(self.costs.train_bytes)
         for i, worker in enumerate(group.workers):
-            if not self.offloads:
+            if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
             engine = Engine(
                 name=f"rollout/{job.run_id}",
@@ -75,7 +76,9 @@ class Tenant:
                     now=world.now,
                 )
             )
-        self._fleet = Fleet([r.engine for r in self.replicas], world.heap)
+        self.rollers = [self.replicas[i] for i in rolling]
+        self.trainers = [self.replicas[i] for i in training]
+        self._fleet = Fleet([r.engine for r in self.rollers], world.heap)
 
     def want_rollout(self, job: Job) -> None:
         job.begin_rollout()
@@ -83,7 +86,7 @@ class Tenant:
     def roll(self, job: Job, rollout: Rollout) -> None:
         self.rollout = rollout
         self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
-        for replica in self.replicas:
+        for replica in self.rollers:
             replica.begin(rollout)
         self._world.ask(self._group.decide)
 
@@ -96,19 +99,20 @@ class Tenant:
         self._world.ask(self._group.decide)
 
     def want_update(self, job: Job, rollout: Rollout) -> None:
-        self._left = len(self.replicas)
-        for replica in self.replicas:
-            replica.phases = self.update(rollout)
+        self._left = len(self.trainers)
+        parts = self._group.balanced(self, rollout)
+        for replica, part in zip(self.trainers, parts, strict=True):
+            replica.phases = self.update(rollout, part)
         self._world.ask(self._group.decide)
 
     def ended(self, job: Job) -> None:
         self._group.leave(self)
 
-    def update(self, rollout: Rollout) -> list[Phase]:
-        """Of a slice's part of a batch."""
-        n = len(self.replicas)
-        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) // n)
-        samples = -(-rollout.draw.n_samples // n)
+    def update(self, rollout: Rollout, samples: int = 0) -> list[Phase]:
+        """Of a slice's part of a batch: ``samples`` of it, an equal part if 0."""
+        n_samples = rollout.draw.n_samples
+        samples = samples or -(-n_samples // len(self.trainers))
+        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) * samples // n_samples)
         costs = self.costs
         phases = []
         if self.job.spec.reference:
@@ -170,7 +174,7 @@ class MuxGroup:
                 f"node group {group.name}: {group.n_devices} devices are no multiple of "
                 f"tensor_parallel {tensor_parallel}"
             )
-        self._world, self._policy = world, scheme.colocation
+        self._world, self._scheme, self._policy = world, scheme, scheme.colocation
         self.device, self.committed, self._ended = group.device, committed, ended
         self.workers = [
             world.worker(
@@ -180,14 +184,12 @@ class MuxGroup:
         ]
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
+        self._merge_state: State = {}
+        self._balance_state: State = {}
 
     def fits(self, spec: JobSpec) -> bool:
         """Its weights have room beside those that are here, with a cache for its longest sample."""
-        worker = self.workers[0]
-        n = len(self.workers)
-        costs = self._world.costs(
-            spec.model, self.device, worker.n_devices, weights=spec.weights, replicas=n
-        )
+        worker, costs = self.workers[0], self.costs(spec)
         least = longest_sample(spec) * costs.kv_bytes_per_token
         room = min(self._room(w) for w in self.workers)
         fits = costs.weight_bytes + max(least, costs.train_bytes) <= room
@@ -197,6 +199,27 @@ class MuxGroup:
                 "tensor_parallel"
             )
         return fits
+
+    def costs(self, spec: JobSpec) -> Costs:
+        """Of a run here, whose optimizer is divided over the slices that it trains on."""
+        return self._world.costs(
+            spec.model,
+            self.device,
+            self.workers[0].n_devices,
+            weights=spec.weights,
+            replicas=len(self.places(spec, 0)[1]),
+        )
+
+    def places(self, spec: JobSpec, order: int) -> tuple[range, range]:
+        """Slices that it rolls out on and those that it trains on: all, or apart where it has
+        devices for both."""
+        n = len(self.workers)
+        n_roll = spec.rollout_devices // self.workers[0].n_devices
+        if not 0 < n_roll < n:
+            return range(n), range(n)
+        if self._scheme.halves == "swapped" and order % 2:
+            return range(n - n_roll, n), range(n - n_roll)
+        return range(n_roll), range(n_roll, n)
 
     def has_room_for_state(self, n_bytes: int) -> bool:
         """An optimizer may stay, and caches keep their part of the memory."""
@@ -256,12 +279,76 @@ class MuxGroup:
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
+            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._world.now())
         self._world.record.decision("colocation", self._policy, view, before, plan)
         self._apply(plan, replicas)
+        self._merge()
+
+    def balanced(self, tenant: Tenant, rollout: Rollout) -> list[int]:
+        """Samples of an update for each slice that it trains on."""
+        n, workers = rollout.draw.n_samples, [r.worker for r in tenant.trainers]
+        even = [n // len(workers) + (i < n % len(workers)) for i in range(len(workers))]
+        policy = self._scheme.balancing
+        if policy is None or len(workers) == 1:
+            return even
+        others = {
+            replica.worker: replica.substages()[0]
+            for other in self._tenants.values()
+            if other is not tenant
+            for replica in other.replicas
+            if replica.running and replica.kind is not None and replica.kind.rolls_out
+        }
+        whole, half = (tenant.update(rollout, k)[-1] for k in (even[0], max(1, even[0] // 2)))
+        per_s = (whole.seconds - half.seconds) / max(1, whole.n_samples - half.n_samples)
+        own = tenant.trainers[0].coming([whole], ())[0]
+        view = BalanceView(
+            run_id=tenant.job.run_id,
+            total=n,
+            fixed_s=max(0.0, whole.seconds - per_s * whole.n_samples),
+            per_sample_s=per_s,
+            slowdowns=slowdowns(self._world.slowdown, own, workers, others),
+            most=(n,) * len(workers),
+        )
+        before = self._balance_state
+        plan, self._balance_state = policy.decide(view, before, self._world.now())
+        self._world.record.decision("balancing", policy, view, before, plan)
+        return [max(1, k) for k in plan.samples]
+
+    def _merge(self) -> None:
+        """Ask whether tails of one run move together; what has moved calls for a new decision."""
+        policy = self._scheme.merging
+        if policy is None:
+            return
+        for tenant in self._tenants.values():
+            rolling = [r for r in tenant.rollers if r.rolls_here]
+            tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
+            if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
+                continue
+            beside = {
+                other.worker: other.substages()[0]
+                for neighbour in self._tenants.values()
+                if neighbour is not tenant
+                for other in neighbour.replicas
+                if other.running and other.kind is not None and other.kind.on_device
+            }
+            view = merge_view(tenant.job.run_id, tails, beside, self._free_bytes)
+            before = self._merge_state
+            plan, self._merge_state = policy.decide(view, before, self._world.now())
+            self._world.record.decision("merging", policy, view, before, plan)
+            if plan.target is None:
+                continue
+            target = next(r for r in tails if r.worker.worker_id == plan.target)
+            merge(tenant.rollout, [r.engine for r in tails if r is not target], target.engine)
+            self._world.ask(self.decide)
+
+    def _free_bytes(self, replica: Replica) -> int:
+        """Memory of its slice that nobody else holds."""
+        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is replica.worker]
+        return self._room(replica.worker) - sum(self._held(r) for r in here)
 
     def _substages(self, tenant: Tenant) -> list[Substage]:
         out: list[Substage] = []
@@ -290,7 +377,7 @@ class MuxGroup:
                 )
                 ends = [key]
             if rollout is not None:
-                for replica in tenant.replicas:
+                for replica in tenant.trainers:
                     out += replica.coming(tenant.update(rollout), tuple(ends))
         return out
 

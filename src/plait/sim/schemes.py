@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from plait.core.colocation import ColocationPlan, ColocationView, Share
-from plait.core.merging import BalancePlan, BalanceView
+from plait.core.merging import BalancePlan, BalanceView, MergePlan, MergeView
 from plait.core.placement import Binding, PlacementPlan, PlacementView
 from plait.core.plan import Wait
 from plait.policies import registry
@@ -51,6 +51,15 @@ class Balancing(Protocol):
     def name(self) -> str: ...
 
     def decide(self, view: BalanceView, state: State, now: float) -> tuple[BalancePlan, State]: ...
+
+
+class Merging(Protocol):
+    """Whether one run's tails move together."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, view: MergeView, state: State, now: float) -> tuple[MergePlan, State]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +128,11 @@ class Scheme:
     dispatch: Dispatch = field(default_factory=FifoDispatch)
     """Of shared training pools."""
     colocation: Colocation = Serial()
+    merging: Merging | None = None
     balancing: Balancing | None = None
+    halves: Literal["swapped", "same"] = "swapped"
+    """Multiplexed runs with devices for rollout and for training apart: whether every second one
+    has them the other way round, so that one's training meets the other's rollout."""
 
 
 def lora(policy: str = registry.DEFAULT, **options: object) -> Scheme:
