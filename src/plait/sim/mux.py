@@ -19,6 +19,8 @@ from plait.core.ids import RunId
 from plait.core.merging import BalanceView
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
+from plait.sim.batch import BUCKETS
+from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout, merge
 from plait.sim.jobs import Job
@@ -65,6 +67,8 @@ class Tenant:
             )
             engine.held_back = True
             engine.on_change = group.changed
+            if group.merges:
+                engine.on_tail = group.tail
             self.replicas.append(
                 Replica(
                     run_id=job.run_id,
@@ -286,7 +290,6 @@ class MuxGroup:
         plan, self._state = self._policy.decide(view, before, self._world.now())
         self._world.record.decision("colocation", self._policy, view, before, plan)
         self._apply(plan, replicas)
-        self._merge()
 
     def balanced(self, tenant: Tenant, rollout: Rollout) -> list[int]:
         """Samples of an update for each slice that it trains on."""
@@ -318,16 +321,25 @@ class MuxGroup:
         self._world.record.decision("balancing", policy, view, before, plan)
         return [max(1, k) for k in plan.samples]
 
-    def _merge(self) -> None:
+    @property
+    def merges(self) -> bool:
+        return self._scheme.merging is not None
+
+    def tail(self) -> None:
+        """Few rows of a run are left on a slice."""
+        self._world.ask(self.merge)
+
+    def merge(self) -> None:
         """Ask whether tails of one run move together; what has moved calls for a new decision."""
         policy = self._scheme.merging
-        if policy is None:
-            return
+        assert policy is not None
         for tenant in self._tenants.values():
             rolling = [r for r in tenant.rollers if r.rolls_here]
             tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
             if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
                 continue
+            if sum(r.engine.load for r in tails) >= BUCKETS[0]:
+                continue  # together they would no longer be a tail
             beside = {
                 other.worker: other.substages()[0]
                 for neighbour in self._tenants.values()

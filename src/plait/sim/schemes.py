@@ -88,6 +88,27 @@ class FirstFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """All runs on the first group that is large enough for each: who shares is given, and how they
+    share is the co-location policy's."""
+
+    name: str = "together"
+
+    def decide(self, view: PlacementView, state: State, now: float) -> tuple[PlacementPlan, State]:
+        """Bind all."""
+        bind: list[Binding] = []
+        waits: list[Wait] = []
+        for run in sorted(view.waiting, key=lambda r: r.order):
+            fit = [g.group_id for g in view.groups if g.n_devices >= run.n_devices]
+            if fit:
+                bind.append(Binding(run_id=run.run_id, group_id=fit[0], phase_s=0.0))
+            else:
+                detail = f"needs {run.n_devices} devices"
+                waits.append(Wait(run_id=run.run_id, reason="devices", detail=detail))
+        return PlacementPlan(bind=tuple(bind), waits=tuple(waits)), state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Serial:
     """One sub-stage at a time on a worker, as they come; what runs goes on."""
 

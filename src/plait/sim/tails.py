@@ -28,6 +28,8 @@ def merge_view(
     free_bytes: Callable[[Replica], int],
 ) -> MergeView:
     """The tails of one run, each decoding on its worker."""
+    for replica in tails:
+        replica.engine.release()  # brings its batch up to date
     together_s = alone_s(tails)
     return MergeView(
         run_id=run_id,
@@ -49,7 +51,7 @@ def merge_view(
 def alone_s(replicas: Sequence[Replica]) -> float:
     """Seconds until the last of their samples' turns ends, all on one worker that is free."""
     batch = Batch(replicas[0].engine.costs, exact=False)
-    batch.join([_copy(row) for replica in replicas for row in replica.engine.waiting()])
+    batch.join([row for replica in replicas for row in _rows(replica)])
     return sum(work_s for _, work_s, _ in batch.outlook())
 
 
@@ -64,18 +66,26 @@ def slowdowns(
 
 
 def _migrate_s(replica: Replica) -> float:
-    rows = replica.engine.waiting()
+    rows = _rows(replica)
     tokens = sum(row.context for row in rows)
     return replica.engine.costs.prefill_s(tokens, n_samples=max(1, len(rows)))
 
 
 def _bytes(replica: Replica) -> int:
     engine = replica.engine
-    tokens = sum(row.context + row.left + HEADROOM_STEPS for row in engine.waiting())
+    tokens = sum(row.context + row.left + HEADROOM_STEPS for row in _rows(replica))
     return tokens * engine.costs.kv_bytes_per_token
 
 
-def _copy(row: Row) -> Row:
-    again = Row(row.portion, row.sample, row.context, row.shared, row.left)
-    again.compute = row.compute
-    return again
+def _rows(replica: Replica) -> list[Row]:
+    """Copies of what decodes on its worker or waits for it, as of now."""
+    engine, out = replica.engine, []
+    step = engine.batch.step
+    for row in engine.batch.rows:
+        left = max(1, round(row.end - step))
+        out.append(Row(row.portion, row.sample, row.context + row.left - left, row.shared, left))
+    for row in engine.waiting():
+        again = Row(row.portion, row.sample, row.context, row.shared, row.left)
+        again.compute = row.compute
+        out.append(again)
+    return out
