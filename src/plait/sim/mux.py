@@ -51,7 +51,7 @@ class Tenant:
         self.replicas: list[Replica] = []
         for worker in group.workers:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes)
+        self.offloads = not group.has_room_for_state(self.costs.train_bytes, training)
         for i, worker in enumerate(group.workers):
             if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
@@ -191,16 +191,22 @@ class MuxGroup:
         self._merge_state: State = {}
         self._balance_state: State = {}
 
-    def fits(self, spec: JobSpec) -> bool:
-        """Its weights have room beside those that are here, with a cache for its longest sample."""
-        worker, costs = self.workers[0], self.costs(spec)
+    def fits(self, job: Job) -> bool:
+        """Its weights have room beside those that are here, with a cache for its longest sample
+        where it rolls out and its optimizer, if only in turns, where it trains."""
+        spec, costs = job.spec, self.costs(job.spec)
+        rolling, training = self.places(spec, job.order)
         least = longest_sample(spec) * costs.kv_bytes_per_token
-        room = min(self._room(w) for w in self.workers)
-        fits = costs.weight_bytes + max(least, costs.train_bytes) <= room
+        fits = all(
+            costs.weight_bytes
+            + max(least if i in rolling else 0, costs.train_bytes if i in training else 0)
+            <= self._room(worker)
+            for i, worker in enumerate(self.workers)
+        )
         if not fits and not self._tenants:
             raise ConfigError(
-                f"job {spec.name}: {spec.model} does not fit {worker.worker_id} even alone: raise "
-                "tensor_parallel"
+                f"job {spec.name}: {spec.model} does not fit {self.workers[0].worker_id} even "
+                "alone: raise tensor_parallel"
             )
         return fits
 
@@ -225,11 +231,12 @@ class MuxGroup:
             return range(n - n_roll, n), range(n - n_roll)
         return range(n_roll), range(n_roll, n)
 
-    def has_room_for_state(self, n_bytes: int) -> bool:
-        """An optimizer may stay, and caches keep their part of the memory."""
+    def has_room_for_state(self, n_bytes: int, places: range) -> bool:
+        """An optimizer may stay on these slices, and caches keep their part of the memory."""
+        workers = [self.workers[i] for i in places]
         return all(
             self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
-            for w in self.workers
+            for w in workers
         )
 
     def enter(self, job: Job) -> None:
