@@ -34,7 +34,7 @@ PAPER = {
 """JigsawRL (arXiv 2604.23838), Table 1: rollout, reference, training, tool."""
 
 MEDIANS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
+SIGMAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 PASSES = 2
 """Forward passes of the reference stage."""
 STEPS = 3

@@ -1,0 +1,159 @@
+"""Bounds: what no schedule of a setting can beat.
+
+Two of them, and the larger counts. *Chain*: a job's steps one after the other, each stage as fast
+as its devices allow; rollout and updates overlap as far as the pipeline lets them. *Work*: what all
+jobs need of a resource, over its capacity. A resource is a set of slices that one kind of work is
+done on; where runs share slices in parts, capacity is what the slowdown model lets two sub-stages
+get done together at best.
+
+A rollout's share of work is counted as if all its samples decoded in one batch from the first to
+the last: weights are read no more often than the longest sample asks for. So bounds hold whatever
+the policy merges, but nobody reaches them.
+
+Left to others: the exact optimum of small instances (``exact``).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from benchmarks.sim.sensitivity import COMMITTED, Models
+from plait.core.ids import RunId, WorkerId
+from plait.core.substages import Kind, Substage
+from plait.policies.board import SPLITS
+from plait.sim.costs.protocol import Costs
+from plait.sim.lengths import StepDraw, draw_step
+from plait.sim.schemes import Scheme
+from plait.sim.spec import JobSpec, Setting
+
+POINTS = 64
+"""Of a response, where its decode time is looked up: it is close to straight in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One step of one job, alone."""
+
+    longest_s: float
+    """Of the sample that takes longest by itself, tools included."""
+    rollout_s: float
+    """Slice seconds of all samples, in one batch."""
+    fixed_s: float
+    """Part of it that a batch with others' rows would share: reading weights, overheads."""
+    update_s: float
+    """Reference, gradient and weight sync, on all its slices together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Seconds that the setting takes at least."""
+
+    chain_s: float
+    work_s: float
+    resource: str
+    """The one that ``work_s`` is of."""
+
+    @property
+    def lower_s(self) -> float:
+        return max(self.chain_s, self.work_s)
+
+    @property
+    def binding(self) -> str:
+        """Which of them."""
+        return "longest chain" if self.chain_s >= self.work_s else f"work on {self.resource}"
+
+
+def bounds(setting: Setting, scheme: Scheme, models: Models = COMMITTED) -> Bounds:
+    """Of the setting, on the devices that the scheme gives to each kind of work."""
+    seed = int(setting.options.get("seed", 0))
+    first_s = min(spec.arrival_s for spec in setting.jobs)
+    chain_s = 0.0
+    rolled: dict[str, float] = {}
+    updated: dict[str, float] = {}
+    n_slices: dict[str, float] = {}
+    for spec in setting.jobs:
+        place = _place(setting, scheme, spec)
+        steps = list(_steps(spec, place, models, seed))
+        chain_s = max(chain_s, spec.arrival_s - first_s + _chain_s(spec, place, steps))
+        for name, n in ((place.roll_name, place.n_roll), (place.train_name, place.n_train)):
+            n_slices[name] = max(n_slices.get(name, 0.0), place.slices.get(name, float(n)))
+        rollout_s = sum(step.rollout_s for step in steps)
+        if place.batches_with_others:
+            rollout_s -= sum(step.fixed_s for step in steps)
+        rolled[place.roll_name] = rolled.get(place.roll_name, 0.0) + rollout_s
+        update_s = sum(step.update_s for step in steps) * place.n_train
+        updated[place.train_name] = updated.get(place.train_name, 0.0) + update_s
+    work_s, resource = 0.0, ""
+    shared = scheme.full == "multiplexed"
+    for name, n in n_slices.items():
+        a, b = rolled.get(name, 0.0), updated.get(name, 0.0)
+        needed_s = (_together_s(a, b, models) if shared else a + b) / n
+        if needed_s > work_s:
+            work_s, resource = needed_s, name
+    return Bounds(chain_s=chain_s, work_s=work_s, resource=resource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a job's work may be done, and with which costs."""
+
+    roll: Costs
+    train: Costs
+    n_roll: int
+    """Slices that one of its rollouts may use."""
+    n_train: int
+    roll_name: str
+    train_name: str
+    slices: dict[str, float]
+    """Of each resource in all."""
+    batches_with_others: bool = False
+
+
+def _place(setting: Setting, scheme: Scheme, spec: JobSpec) -> _Place:
+    group = max(setting.cluster.groups, key=lambda g: g.n_devices)
+    tp, device = spec.tensor_parallel, group.device
+    lora = spec.weights == "lora" and scheme.lora == "shared"
+
+    def costs(n: int) -> Costs:
+        return COSTS(setting)(spec.model, device, tp, weights=spec.weights, replicas=max(1, n))
+
+    whole = sum(g.n_devices for g in setting.cluster.groups) // tp
+    n_roll = max(1, spec.rollout_devices // tp)
+    n_train = max(1, spec.train_devices // tp)
+    if lora:
+        together = scheme.sharing.topology == "collocated" or whole == 1
+        roll_n, train_n = (whole, whole) if together else (whole - n_train, n_train)
+        names = ("all", "all") if together else ("rollout", "training")
+        return _Place(
+            roll=costs(1),
+            train=costs(train_n),
+            n_roll=roll_n,
+            n_train=train_n,
+            roll_name=f"{spec.model} {names[0]}",
+            train_name=f"{spec.model} {names[1]}",
+            slices={f"{spec.model} {names[0]}": roll_n, f"{spec.model} {names[1]}": train_n},
+            batches_with_others=True,
+        )
+    if not spec.rollout_devices:
+        n_roll = n_train
+    if scheme.full == "shared-train":
+        pool = whole - sum(s.rollout_devices // tp for s in setting.jobs)
+        private = f"rollout of {spec.name}"
+        return _Place(
+            roll=costs(1),
+            train=costs(n_train),
+            n_roll=n_roll,
+            n_train=n_train,
+            roll_name=private,
+            train_name="training pool",
+            slices={private: n_roll, "training pool": max(pool, n_train)},
+        )
+    return _Place(
+        roll=costs(1),
+        train=costs(n_train),
+        n_roll=n_roll,
+        n_train=n_train,
+        roll_name="all",
+        train_name="all",
+        slices={"all": float(whole)},
+    )
