@@ -26,8 +26,9 @@ from plait.sim.lengths import StepDraw, draw_step
 from plait.sim.schemes import Scheme
 from plait.sim.spec import JobSpec, Setting
 
-POINTS = 64
-"""Of a response, where its decode time is looked up: it is close to straight in between."""
+SEGMENTS = 32
+"""Of a batch's course, between which rows end: within each, a step's time is at least that of mean
+rows and mean context (it is convex in both)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def bounds(setting: Setting, scheme: Scheme, models: Models = COMMITTED) -> Boun
     updated: dict[str, float] = {}
     n_slices: dict[str, float] = {}
     for spec in setting.jobs:
-        place = _place(setting, scheme, spec)
+        place = _place(setting, scheme, spec, models)
         steps = list(_steps(spec, place, models, seed))
         chain_s = max(chain_s, spec.arrival_s - first_s + _chain_s(spec, place, steps))
         for name, n in ((place.roll_name, place.n_roll), (place.train_name, place.n_train)):
@@ -109,13 +110,13 @@ class _Place:
     batches_with_others: bool = False
 
 
-def _place(setting: Setting, scheme: Scheme, spec: JobSpec) -> _Place:
+def _place(setting: Setting, scheme: Scheme, spec: JobSpec, models: Models) -> _Place:
     group = max(setting.cluster.groups, key=lambda g: g.n_devices)
     tp, device = spec.tensor_parallel, group.device
     lora = spec.weights == "lora" and scheme.lora == "shared"
 
     def costs(n: int) -> Costs:
-        return COSTS(setting)(spec.model, device, tp, weights=spec.weights, replicas=max(1, n))
+        return models.costs_of(spec.model, device, tp, weights=spec.weights, replicas=max(1, n))
 
     whole = sum(g.n_devices for g in setting.cluster.groups) // tp
     n_roll = max(1, spec.rollout_devices // tp)
@@ -157,3 +158,107 @@ def _place(setting: Setting, scheme: Scheme, spec: JobSpec) -> _Place:
         train_name="all",
         slices={"all": float(whole)},
     )
+
+
+def _steps(spec: JobSpec, place: _Place, models: Models, seed: int) -> Iterator[Work]:
+    for step in range(spec.steps):
+        draw = draw_step(spec, step, seed)
+        tokens = -(-draw.total_tokens(spec.samples) // place.n_train)
+        samples = -(-draw.n_samples // place.n_train)
+        update_s = place.train.train_s(tokens, samples) + place.train.sync_s()
+        if spec.reference:
+            update_s += place.train.reference_s(tokens, samples)
+        lengths, contexts = _rows(spec, draw)
+        prefill = sum(draw.prompts) + sum(map(sum, draw.results))
+        prefill_s = place.roll.prefill_s(prefill, n_samples=draw.n_samples)
+        most = max(lengths)
+        yield Work(
+            longest_s=max(
+                n * place.roll.decode_s(1, round(context)) + sum(waits_s)
+                for n, context, waits_s in zip(lengths, contexts, draw.waits_s, strict=True)
+            ),
+            rollout_s=prefill_s + _batch_s(lengths, contexts, place.roll),
+            fixed_s=most * place.roll.decode_s(1, 0),
+            update_s=update_s,
+        )
+
+
+def _rows(spec: JobSpec, draw: StepDraw) -> tuple[list[int], list[float]]:
+    """Of each sample: tokens that it draws, and what it looks at on average meanwhile."""
+    lengths, contexts = [], []
+    for sample, turns in enumerate(draw.responses):
+        context = float(draw.prompts[sample // spec.samples])
+        seen, n = 0.0, sum(turns)
+        for turn, drawn in enumerate(turns):
+            seen += drawn * (context + drawn / 2.0)
+            context += drawn
+            if turn < len(draw.results[sample]):
+                context += draw.results[sample][turn]
+        lengths.append(n)
+        contexts.append(seen / max(1, n))
+    return lengths, contexts
+
+
+def _batch_s(lengths: Sequence[int], contexts: Sequence[float], costs: Costs) -> float:
+    """All rows decode together from the first step on, each to its end."""
+    rows = sorted(zip(lengths, contexts, strict=True))
+    total_s, at, i = 0.0, 0, 0
+    size = max(1, len(rows) // SEGMENTS)
+    while i < len(rows):
+        j = min(len(rows), i + size)
+        end = rows[j - 1][0]
+        if end > at:
+            part = [min(n, end) - at for n, _ in rows[i:]]
+            mean_rows = sum(part) / (end - at)
+            looked_at = sum(p * context for p, (_, context) in zip(part, rows[i:], strict=True)) / (
+                end - at
+            )
+            total_s += (end - at) * costs.decode_s(max(1, int(mean_rows)), int(looked_at))
+        at, i = end, j
+    return total_s
+
+
+def _chain_s(spec: JobSpec, place: _Place, steps: Sequence[Work]) -> float:
+    """Steps one after the other, or rollouts and updates each so where they overlap."""
+    rolls = [max(w.longest_s, w.rollout_s / place.n_roll) + spec.reward_s for w in steps]
+    if place.batches_with_others:
+        rolls = [w.longest_s + spec.reward_s for w in steps]
+    updates = [w.update_s for w in steps]
+    if spec.pipeline == "sync":
+        return sum(rolls) + sum(updates)
+    return max(sum(rolls) + updates[-1], rolls[0] + sum(updates))
+
+
+def _together_s(rollout_s: float, update_s: float, models: Models) -> float:
+    """Slice seconds for both, when pairs run side by side as the slowdown model allows at best.
+
+    A linear programme over what a slice may be doing, two constraints: at most two kinds of
+    doing are in its optimum, so all pairs are tried.
+    """
+    doing = [(1.0, 0.0), (0.0, 1.0), *_side_by_side(models)]
+    best_s = rollout_s + update_s
+    for (r1, u1), (r2, u2) in combinations(doing, 2):
+        det = r1 * u2 - r2 * u1
+        if abs(det) < 1e-12:
+            continue
+        x1 = (rollout_s * u2 - update_s * r2) / det
+        x2 = (update_s * r1 - rollout_s * u1) / det
+        if x1 >= -1e-9 and x2 >= -1e-9:
+            best_s = min(best_s, x1 + x2)
+    return best_s
+
+
+def _side_by_side(models: Models) -> Iterator[tuple[float, float]]:
+    """Rollout and update work per second of a slice, of each pair and split; the rollout is the
+    tail of a single row, which others disturb least."""
+    worker = WorkerId("w")
+    roll, update = (
+        Substage(key=kind, run_id=RunId("r"), worker=worker, kind=kind, work_s=1.0, tokens=1)
+        for kind in (Kind.DECODE, Kind.TRAIN)
+    )
+    for share in SPLITS:
+        for own, other in ((roll, roll), (roll, update), (update, update)):
+            a = 1.0 / models.slowdown(own, other, share, 1.0)
+            b = 1.0 / models.slowdown(other, own, 1.0 - share, 1.0)
+            rolls = (a if own is roll else 0.0) + (b if other is roll else 0.0)
+            yield rolls, a + b - rolls

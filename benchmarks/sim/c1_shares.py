@@ -152,9 +152,7 @@ def _implied(row: str, ours: Mapping[str, float]) -> dict[str, float]:
     paper = dict(zip(STAGES, PAPER[row], strict=True))
     attained = {"training": GPU.train_mfu, "reference": GPU.reference_mfu}
     return {
-        stage: round(
-            share * (ours[stage] / ours["rollout"]) / (paper[stage] / paper["rollout"]), 3
-        )
+        stage: round(share * (ours[stage] / ours["rollout"]) / (paper[stage] / paper["rollout"]), 3)
         for stage, share in attained.items()
     }
 

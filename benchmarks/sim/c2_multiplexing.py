@@ -171,9 +171,7 @@ def fig_16(steps: int) -> tuple[dict[str, float], dict[str, Any]]:
 
 def fig_17(steps: int) -> tuple[dict[str, float], dict[str, Any]]:
     """A synchronous pipeline beside one that rolls out a step ahead."""
-    found = {
-        task: over_verl(setting, steps=steps) for task, setting in jigsawrl.fig_17().items()
-    }
+    found = {task: over_verl(setting, steps=steps) for task, setting in jigsawrl.fig_17().items()}
     return {f"fig_17 {task}": value for task, value in found.items()}, {}
 
 
@@ -221,5 +219,3 @@ def _over(ours: Pair, theirs: Pair) -> float:
 
 def _short(ratios: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in ratios.items()}
-
-

@@ -48,7 +48,9 @@ def measured(outcome: Outcome) -> Pair:
     )
 
 
-def fits(setting: Setting, scheme: Scheme, *, steps: int, models: Models = COMMITTED) -> Pair | None:
+def fits(
+    setting: Setting, scheme: Scheme, *, steps: int, models: Models = COMMITTED
+) -> Pair | None:
     """``run``, or ``None`` where the scheme has no room."""
     try:
         return run(setting, scheme, steps=steps, models=models)

@@ -21,7 +21,7 @@ class Models:
 
     factors: Mapping[str, float] = field(default_factory=dict)
     """On the committed constants of the roofline."""
-    slowdown: Analytic = Analytic()
+    slowdown: Analytic = field(default_factory=Analytic)
 
     @property
     def costs_of(self) -> CostsOf:

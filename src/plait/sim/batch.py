@@ -75,7 +75,7 @@ class Batch:
     """The rows that decode now."""
 
     def __init__(self, costs: Costs, *, exact: bool, buckets: bool = False) -> None:
-        """``buckets``: crossing from one kind of rollout to another, or into a tail, is a milestone."""
+        """``buckets``: crossing into another kind of rollout, or into a tail, is a milestone."""
         self._costs, self._exact, self._buckets = costs, exact, buckets
         self.rows: list[Row] = []
         self.adapters: dict[Any, int] = {}

@@ -202,13 +202,14 @@ class MuxGroup:
         spec, costs = job.spec, self.costs(job.spec)
         rolling, training = self.places(spec, job.order)
         least = longest_sample(spec) * costs.kv_bytes_per_token
+        entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
         fits = all(
             costs.weight_bytes
             + max(least if i in rolling else 0, costs.train_bytes if i in training else 0)
-            <= self._room(worker)
+            <= self._room(worker) + self._states(worker) - entering
             for i, worker in enumerate(self.workers)
         )
-        if not fits and not self._tenants:
+        if not fits and not self._tenants and not self._entering:
             raise ConfigError(
                 f"job {spec.name}: {spec.model} does not fit {self.workers[0].worker_id} even "
                 "alone: raise tensor_parallel"
@@ -457,20 +458,28 @@ class MuxGroup:
         """Runs whose weights find room, in order."""
         while self._entering:
             job = self._entering[0]
-            spec, width = job.spec, self.workers[0].n_devices
-            costs = self._world.costs(
-                spec.model,
-                self.device,
-                width,
-                weights=spec.weights,
-                replicas=len(self.workers),
-            )
+            costs = self.costs(job.spec)
             if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
                 return
+            room = min(self._room(worker) for worker in self.workers)
+            if costs.weight_bytes + costs.train_bytes > room:
+                self._take_turns()
             self._entering.pop(0)
             if job.end is None:
                 job.place = self._tenants[job.run_id] = Tenant(self, self._world, job)
                 job.advance()
+
+    def _take_turns(self) -> None:
+        """Optimizers that have stayed give way: from now on they come for an update and go."""
+        for tenant in self._tenants.values():
+            if tenant.offloads:
+                continue
+            tenant.offloads = True
+            run_id = tenant.job.run_id
+            for replica in tenant.trainers:
+                replica.worker.release(f"state/{run_id}")
+                if replica.fixed is not None and replica.fixed.kind is Kind.TRAIN:
+                    replica.worker.reserve(f"load/{run_id}", tenant.costs.train_bytes)
 
     def _free(self, worker: Worker, n_bytes: int) -> bool:
         """Caches of what waits go, those of what runs shrink, until so much is free."""

@@ -56,7 +56,10 @@ def alone_s(replicas: Sequence[Replica]) -> float:
 
 
 def slowdowns(
-    model: SlowdownModel, own: Substage, workers: Sequence[Worker], beside: Mapping[Worker, Substage]
+    model: SlowdownModel,
+    own: Substage,
+    workers: Sequence[Worker],
+    beside: Mapping[Worker, Substage],
 ) -> tuple[float, ...]:
     """Of an update on each worker, by what else runs there."""
     return tuple(
