@@ -10,11 +10,15 @@ A rollout's share of work is counted as if all its samples decoded in one batch 
 the last: weights are read no more often than the longest sample asks for. So bounds hold whatever
 the policy merges, but nobody reaches them.
 
+Whoever met them would know all lengths ahead, and put the longest samples where nobody disturbs
+them. ``Blind`` is what is left of the bound without that: each job as it runs by itself on the same
+devices, samples divided as they come. It is no strict bound, as merging can beat it.
+
 Left to others: the exact optimum of small instances (``exact``).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from benchmarks.sim.sensitivity import COMMITTED, Models
@@ -23,8 +27,10 @@ from plait.core.substages import Kind, Substage
 from plait.policies.board import SPLITS
 from plait.sim.costs.protocol import Costs
 from plait.sim.lengths import StepDraw, draw_step
-from plait.sim.schemes import Scheme
+from plait.sim.schemes import Scheme, isolated
+from plait.sim.simulate import simulate
 from plait.sim.spec import JobSpec, Setting
+from plait.sim.world import RESERVE
 
 SEGMENTS = 32
 """Of a batch's course, between which rows end: within each, a step's time is at least that of mean
@@ -62,6 +68,31 @@ class Bounds:
     def binding(self) -> str:
         """Which of them."""
         return "longest chain" if self.chain_s >= self.work_s else f"work on {self.resource}"
+
+
+def blind(setting: Setting, scheme: Scheme, models: Models = COMMITTED) -> Bounds:
+    """Chain and work of the jobs as each runs alone on the devices that it may use."""
+    first_s = min(spec.arrival_s for spec in setting.jobs)
+    alone_scheme = isolated() if scheme.full == "multiplexed" else scheme
+    chain_s = rolled_s = updated_s = 0.0
+    slices: set[str] = set()
+    trainers: set[str] = set()
+    for spec in setting.jobs:
+        outcome = simulate(
+            replace(setting, jobs=(spec,)), alone_scheme, models.costs_of, mode="fluid"
+        )
+        chain_s = max(chain_s, spec.arrival_s - first_s + outcome.makespan_s)
+        for span in outcome.spans:
+            slices.add(span.device)
+            if span.kind.rolls_out:
+                rolled_s += span.t1 - span.t0
+            else:
+                trainers.add(span.device)
+                updated_s += span.t1 - span.t0
+    if scheme.full == "multiplexed":
+        work_s = _together_s(rolled_s, updated_s, models) / len(slices)
+        return Bounds(chain_s=chain_s, work_s=work_s, resource="all")
+    return Bounds(chain_s=chain_s, work_s=updated_s / len(trainers), resource="training")
 
 
 def bounds(setting: Setting, scheme: Scheme, models: Models = COMMITTED) -> Bounds:
@@ -177,7 +208,11 @@ def _steps(spec: JobSpec, place: _Place, models: Models, seed: int) -> Iterator[
                 n * place.roll.decode_s(1, round(context)) + sum(waits_s)
                 for n, context, waits_s in zip(lengths, contexts, draw.waits_s, strict=True)
             ),
-            rollout_s=prefill_s + _batch_s(lengths, contexts, place.roll),
+            rollout_s=prefill_s
+            + max(
+                _batch_s(lengths, contexts, place.roll),
+                _cached_s(spec, draw, lengths, contexts, place.roll),
+            ),
             fixed_s=most * place.roll.decode_s(1, 0),
             update_s=update_s,
         )
@@ -216,6 +251,25 @@ def _batch_s(lengths: Sequence[int], contexts: Sequence[float], costs: Costs) ->
             total_s += (end - at) * costs.decode_s(max(1, int(mean_rows)), int(looked_at))
         at, i = end, j
     return total_s
+
+
+def _cached_s(
+    spec: JobSpec, draw: StepDraw, lengths: Sequence[int], contexts: Sequence[float], costs: Costs
+) -> float:
+    """Slice seconds of a rollout whose cache is always full: what its rows hold, token by token,
+    over the tokens of a cache, is the least number of forward steps. A group's prompt is held
+    once."""
+    pool = (costs.memory_bytes * (1.0 - RESERVE) - costs.weight_bytes) / costs.kv_bytes_per_token
+    spared = 1.0 - 1.0 / spec.samples
+    held = sum(
+        n * (context - spared * draw.prompts[i // spec.samples])
+        for i, (n, context) in enumerate(zip(lengths, contexts, strict=True))
+    )
+    steps = held / pool
+    if steps <= 0:
+        return 0.0
+    looked_at = sum(n * context for n, context in zip(lengths, contexts, strict=True))
+    return steps * costs.decode_s(max(1, int(sum(lengths) / steps)), int(looked_at / steps))
 
 
 def _chain_s(spec: JobSpec, place: _Place, steps: Sequence[Work]) -> float:

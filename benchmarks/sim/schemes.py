@@ -58,3 +58,13 @@ def ours(
         merging=GainMerging(slowdown=model) if merging else None,
         balancing=EqualFinish() if balancing else None,
     )
+
+
+def plexrl() -> Scheme:
+    """Rollout devices of their own, one training pool for all runs of a node group."""
+    return Scheme(
+        name="plexrl-like",
+        sharing=SHARING,
+        placement=Together(),
+        full="shared-train",
+    )
