@@ -15,6 +15,7 @@ from plait.core.ids import RunId, WorkerId
 from plait.core.plan import Wait
 from plait.core.substages import Substage
 from plait.policies.protocol import State
+from plait.policies.waits import TURN
 
 AT_ONCE = 2
 """Rollouts on a worker, as in the other co-location policies."""
@@ -62,7 +63,7 @@ class RolloutMultiplexing:
                 )
             for substage in ready:
                 if substage not in chosen:
-                    waits.setdefault(substage.run_id, Wait(run_id=substage.run_id, reason="turn"))
+                    waits.setdefault(substage.run_id, Wait(run_id=substage.run_id, reason=TURN))
         return ColocationPlan(shares=tuple(shares), waits=tuple(waits.values())), state
 
     def _chosen(self, ready: list[Substage], running: set[str]) -> list[Substage]:
