@@ -13,8 +13,9 @@ from typing import Any
 from benchmarks.figure import Measured
 from benchmarks.sim import schemes
 from benchmarks.sim.c1_shares import scaled
-from benchmarks.sim.pairs import Pair, apart, fits, over_verl, run
+from benchmarks.sim.pairs import Pair, apart, fits, over_verl, run, shapes
 from benchmarks.sim.sensitivity import COMMITTED, Models, effects
+from plait.sim.schemes import Scheme
 from plait.sim.spec import Setting
 from plait.sim.workloads import jigsawrl
 
@@ -24,6 +25,8 @@ SENSITIVE = ("qwen3-4b/gsm8k", "llama-3.1-8b-instruct/math")
 """Cells of Fig. 12 on which constants are varied: a skewed task and an even one."""
 TABLE_1 = (1.41, 0.2)
 """Factors on medians and sigmas with which C1 fits Table 1 best."""
+
+NO_ROOM = "does not fit"
 
 PAPER = {
     "fig_12 over verl, mean": 1.56,
@@ -93,12 +96,12 @@ def fig_12(
     rows: dict[str, Any] = {}
     for name, setting in cells.items():
         alone = run(setting, schemes.verl(), steps=steps, models=models)
-        rollmux = run(apart(setting), schemes.rollmux(), steps=steps, models=models)
+        rollmux = fits(apart(setting), schemes.rollmux(), steps=steps, models=models)
         muxserve = run(setting, schemes.muxserve(), steps=steps, models=models)
         ours = run(setting, schemes.ours(models.slowdown), steps=steps, models=models)
         rows[name] = {
             "verl": _over(ours, alone),
-            "rollmux": _over(ours, rollmux),
+            "rollmux": _over(ours, rollmux) if rollmux is not None else NO_ROOM,
             "muxserve": _over(ours, muxserve),
             "stretch": [round(s, 3) for s in ours.stretch(alone)],
             "mfu": ours.mfu,
@@ -110,7 +113,7 @@ def fig_12(
     return {
         "fig_12 over verl, mean": mean(verl),
         "fig_12 over verl, max": max(verl),
-        "fig_12 over rollmux, mean": mean(row["rollmux"] for row in rows.values()),
+        "fig_12 over rollmux, mean": _mean_of(row["rollmux"] for row in rows.values()),
         "fig_12 over muxserve, mean": mean(row["muxserve"] for row in rows.values()),
         "fig_14 stretch, mean": mean(stretches),
         "fig_14 stretch, min": min(stretches),
@@ -120,25 +123,33 @@ def fig_12(
 
 
 def fig_13(steps: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Larger models on 8 to 64 devices; RollMux-like where half of them can train the model."""
+    """Larger models on 8 to 64 devices; RollMux-like where half of them can train the model.
+
+    Two pipelines need more memory than one, so each scheme has the least tensor parallelism with
+    which it holds both, and Verl-like, which holds one, the best.
+    """
     rows: dict[str, Any] = {}
     for name, setting in jigsawrl.fig_13().items():
-        alone = fits(setting, schemes.verl(), steps=steps)
-        ours = fits(setting, schemes.ours(), steps=steps)
-        rollmux = fits(apart(setting), schemes.rollmux(), steps=steps)
-        if alone is None or ours is None:
+        wider = list(shapes(setting))
+        held = [fits(shape, schemes.verl(), steps=steps) for shape in wider]
+        alone = max((pair for pair in held if pair is not None), key=lambda pair: pair.tokens_per_s)
+        ours, tensor_parallel = _together(wider, schemes.ours(), steps)
+        rollmux, _ = _together([apart(shape) for shape in wider], schemes.rollmux(), steps)
+        if ours is None:
             rows[name] = "two pipelines do not fit"
             continue
-        row: dict[str, Any] = {"verl": _over(ours, alone), "stretch": ours.stretch(alone)}
-        row["rollmux"] = _over(ours, rollmux) if rollmux is not None else "does not fit"
-        rows[name] = row
+        rows[name] = {
+            "verl": _over(ours, alone),
+            "rollmux": _over(ours, rollmux) if rollmux is not None else NO_ROOM,
+            "stretch": [round(s, 3) for s in ours.stretch(alone)],
+            "tensor_parallel": tensor_parallel,
+        }
     there = [row for row in rows.values() if isinstance(row, dict)]
     verl = [row["verl"] for row in there]
-    rollmuxes = [row["rollmux"] for row in there if isinstance(row["rollmux"], float)]
     return {
         "fig_13 over verl, mean": mean(verl),
         "fig_13 over verl, max": max(verl),
-        "fig_13 over rollmux, mean": mean(rollmuxes),
+        "fig_13 over rollmux, mean": _mean_of(row["rollmux"] for row in there),
     }, {"fig_13": rows}
 
 
@@ -213,8 +224,23 @@ def variants(cells: Mapping[str, Setting]) -> dict[str, Any]:
     }
 
 
+def _together(shapes: Iterable[Setting], scheme: Scheme, steps: int) -> tuple[Pair | None, int]:
+    """Of the first shape with which both pipelines have room, and its tensor parallelism."""
+    for setting in shapes:
+        found = fits(setting, scheme, steps=steps)
+        if found is not None and found.together:
+            return found, setting.jobs[0].tensor_parallel
+    return None, 0
+
+
 def _over(ours: Pair, theirs: Pair) -> float:
     return round(ours.tokens_per_s / theirs.tokens_per_s, 3)
+
+
+def _mean_of(values: Iterable[float | str]) -> float:
+    """Of those that there are; 0 without any."""
+    there = [value for value in values if not isinstance(value, str)]
+    return mean(there) if there else 0.0
 
 
 def _short(ratios: Mapping[str, float]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Pairs: pipelines side by side under each scheme, as throughput, stretch and utilisation."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from benchmarks.sim import schemes
@@ -20,6 +21,8 @@ class Pair:
     step_s: dict[str, float]
     """Mean time of a step, by job."""
     mfu: float
+    together: bool
+    """All pipelines began at once; otherwise there was no room for it."""
 
     def stretch(self, alone: "Pair") -> list[float]:
         """Of each job's steps, against devices of its own."""
@@ -45,6 +48,7 @@ def measured(outcome: Outcome) -> Pair:
         tokens_per_s=sum(job.tokens for job in outcome.jobs) / outcome.makespan_s,
         step_s={job.name: _step_s(job) for job in outcome.jobs},
         mfu=outcome.mfu,
+        together=all(job.began_s <= job.arrival_s + 1e-6 for job in outcome.jobs),
     )
 
 
@@ -63,6 +67,17 @@ def apart(setting: Setting) -> Setting:
     half = setting.cluster.groups[0].n_devices // 2
     jobs = (replace(spec, rollout_devices=half, train_devices=half) for spec in setting.jobs)
     return replace(setting, jobs=tuple(jobs))
+
+
+def shapes(setting: Setting) -> Iterator[Setting]:
+    """The setting as it is, then with twice and four times the tensor parallelism."""
+    n_devices = setting.cluster.groups[0].n_devices
+    for factor in (1, 2, 4):
+        wider = [
+            replace(spec, tensor_parallel=factor * spec.tensor_parallel) for spec in setting.jobs
+        ]
+        if all(n_devices % spec.tensor_parallel == 0 for spec in wider):
+            yield replace(setting, jobs=tuple(wider))
 
 
 def over_verl(setting: Setting, *, steps: int, models: Models = COMMITTED) -> float:

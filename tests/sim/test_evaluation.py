@@ -62,7 +62,8 @@ def test_ours_is_ahead_of_one_after_the_other_and_of_rollouts_alone():
 
 def test_stretch_is_a_step_shared_over_one_alone():
     alone, shared = (
-        Pair(tokens_per_s=1.0, step_s={"a": 10.0, "b": b}, mfu=0.1) for b in (10.0, 15.0)
+        Pair(tokens_per_s=1.0, step_s={"a": 10.0, "b": b}, mfu=0.1, together=True)
+        for b in (10.0, 15.0)
     )
     assert shared.stretch(alone) == [1.0, 1.5]
 
