@@ -1,7 +1,8 @@
 """C2: JigsawRL's Fig. 12 to 18 and its ablation: our ratios beside the paper's.
 
 Pipelines run under Verl-, RollMux-, MuxServe-, StreamRL- and AReaL-like schemes and under ours
-(look-ahead co-location, merging, balancing). Lengths and constants are the committed ones; nothing
+(look-ahead co-location, merging, balancing); beside them, without a figure of the paper's, each on
+half of the devices (*split*). Lengths and constants are the committed ones; nothing
 is fitted here. Then each constant of the cost and slowdown models by 30 % up and down, and the same
 with lengths and passes that Table 1 speaks for (C1).
 """
@@ -13,7 +14,7 @@ from typing import Any
 from benchmarks.figure import Measured
 from benchmarks.sim import schemes
 from benchmarks.sim.c1_shares import scaled
-from benchmarks.sim.pairs import Pair, apart, fits, over_verl, run, shapes
+from benchmarks.sim.pairs import Pair, apart, fits, halved, over_verl, run, shapes
 from benchmarks.sim.sensitivity import COMMITTED, Models, effects
 from plait.sim.schemes import Scheme
 from plait.sim.spec import Setting
@@ -80,6 +81,7 @@ def evaluate(
         for name, paper in PAPER.items()
         if name in found
     }
+    detail["over_split_devices"] = found["fig_12 over split devices, mean"]
     if sensitivity:
         detail["over_verl_with_each_constant_30_percent_less_and_more"] = {
             cell: effects(lambda models, cell=cell: over_verl(cells[cell], steps=3, models=models))
@@ -97,12 +99,14 @@ def fig_12(
     for name, setting in cells.items():
         alone = run(setting, schemes.verl(), steps=steps, models=models)
         rollmux = fits(apart(setting), schemes.rollmux(), steps=steps, models=models)
+        split = fits(halved(setting), schemes.verl(), steps=steps, models=models)
         muxserve = run(setting, schemes.muxserve(), steps=steps, models=models)
         ours = run(setting, schemes.ours(models.slowdown), steps=steps, models=models)
         rows[name] = {
             "verl": _over(ours, alone),
             "rollmux": _over(ours, rollmux) if rollmux is not None else NO_ROOM,
             "muxserve": _over(ours, muxserve),
+            "split": _over(ours, split) if split is not None else NO_ROOM,
             "stretch": [round(s, 3) for s in ours.stretch(alone)],
             "mfu": ours.mfu,
             "mfu_over_verl": ours.mfu / alone.mfu,
@@ -115,6 +119,7 @@ def fig_12(
         "fig_12 over verl, max": max(verl),
         "fig_12 over rollmux, mean": _mean_of(row["rollmux"] for row in rows.values()),
         "fig_12 over muxserve, mean": mean(row["muxserve"] for row in rows.values()),
+        "fig_12 over split devices, mean": _mean_of(row["split"] for row in rows.values()),
         "fig_14 stretch, mean": mean(stretches),
         "fig_14 stretch, min": min(stretches),
         "utilisation over verl": mean(row["mfu_over_verl"] for row in rows.values()),

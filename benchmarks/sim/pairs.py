@@ -69,6 +69,19 @@ def apart(setting: Setting) -> Setting:
     return replace(setting, jobs=tuple(jobs))
 
 
+def halved(setting: Setting) -> Setting:
+    """Each pipeline on half of the devices, so that two fit side by side."""
+    jobs = (
+        replace(
+            spec,
+            train_devices=max(1, spec.train_devices // 2),
+            rollout_devices=spec.rollout_devices // 2,
+        )
+        for spec in setting.jobs
+    )
+    return replace(setting, jobs=tuple(jobs))
+
+
 def shapes(setting: Setting) -> Iterator[Setting]:
     """The setting as it is, then with twice and four times the tensor parallelism."""
     n_devices = setting.cluster.groups[0].n_devices

@@ -74,13 +74,14 @@ def c2(value: float, detail: Mapping[str, Any]) -> Iterable[str]:
         ),
     )
     yield rows(
-        ["pair", "over Verl", "over RollMux", "over MuxServe", "stretch", "MFU"],
+        ["pair", "over Verl", "RollMux", "MuxServe", "split devices", "stretch", "MFU"],
         (
             [
                 name,
                 f"{found['verl']:.2f}",
                 _number(found["rollmux"]),
                 f"{found['muxserve']:.2f}",
+                _number(found["split"]),
                 " ".join(f"{s:.2f}" for s in found["stretch"]),
                 f"{found['mfu']:.1%}",
             ]
