@@ -29,8 +29,8 @@ REASONS = {
     "isolated": "nothing else: the run is alone",
     "multiplexed": "sub-stages begin and end where steps do, so that not every rollout has an "
     "update beside it, and two rollouts slow each other down; the bound mixes them freely",
-    "lora": "runs that came together stay in phase: they wait for the trainer in turn, and rollout "
-    "devices for them",
+    "lora": "runs that came together stay in phase and meet at the trainer, and caches are "
+    "reserved for the worst case until a run has been measured",
     "shared-train": "runs meet at the pool, and their optimizers are moved",
 }
 """By topology: what is left when lengths are not known ahead."""
@@ -88,7 +88,21 @@ def row(outcome: Outcome, bound: Bounds, without: Bounds, case: Case) -> dict[st
         )
         if rest > NEAR:
             found["reason"] += f": {REASONS[case.topology]}"
+            found["reason"] += longest_wait(outcome)
     return found
+
+
+def longest_wait(outcome: Outcome) -> str:
+    """For what jobs waited most, with its part of their time; empty if they did not."""
+    waited: dict[str, float] = {}
+    for job in outcome.jobs:
+        for reason, seconds in job.waits_s.items():
+            waited[reason] = waited.get(reason, 0.0) + seconds
+    if not waited:
+        return ""
+    reason = max(waited, key=lambda r: waited[r])
+    share = waited[reason] / (outcome.makespan_s * len(outcome.jobs))
+    return f" (longest wait: {reason}, {share:.0%} of their time)"
 
 
 def cases() -> Iterator[Case]:
