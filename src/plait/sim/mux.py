@@ -19,147 +19,24 @@ from functools import partial
 from plait.core.colocation import ColocationPlan, ColocationView, Share, WorkerFacts
 from plait.core.errors import ConfigError
 from plait.core.ids import RunId
-from plait.core.merging import BalanceView
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
-from plait.sim.batch import BUCKETS
 from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
-from plait.sim.fleet import Fleet, Rollout, merge
+from plait.sim.fleet import Rollout, merge
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
-from plait.sim.replica import Phase, Replica
+from plait.sim.replica import Replica
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
-from plait.sim.tails import merge_view, slowdowns
+from plait.sim.tails import Tails
+from plait.sim.tenant import Tenant
 from plait.sim.worker import Fixed, Worker
 from plait.sim.world import World
 
 CACHE_SHARE = 0.5
 """Of a slice's memory beside the weights that must be left to caches: with less, optimizers take
 turns on the slice."""
-
-
-class Tenant:
-    """One run on the group's slices."""
-
-    def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
-        spec = job.spec
-        self._group, self._world, self.job = group, world, job
-        rolling, training = group.places(spec, job.order)
-        self.costs = group.costs(spec)
-        self.rollout: Rollout | None = None
-        self.reward_until_s = 0.0
-        self._left = 0
-        self.replicas: list[Replica] = []
-        for worker in group.workers:
-            worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes, training)
-        for i, worker in enumerate(group.workers):
-            if not self.offloads and i in training:
-                worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
-            engine = Engine(
-                name=f"rollout/{job.run_id}",
-                worker=worker,
-                costs=self.costs,
-                pool_tokens=0,
-                exact=world.exact,
-                now=world.now,
-                owner=job.run_id,
-                buckets=True,
-            )
-            engine.held_back = True
-            engine.on_change = group.changed
-            if group.merges:
-                engine.on_tail = group.tail
-            self.replicas.append(
-                Replica(
-                    run_id=job.run_id,
-                    place=i,
-                    engine=engine,
-                    costs=self.costs,
-                    least_tokens=longest_sample(spec) + 1,
-                    misjudged=world.misjudged(job),
-                    now=world.now,
-                )
-            )
-        self.rollers = [self.replicas[i] for i in rolling]
-        self.trainers = [self.replicas[i] for i in training]
-        self._fleet = Fleet([r.engine for r in self.rollers], world.heap)
-
-    def want_rollout(self, job: Job) -> None:
-        job.begin_rollout()
-
-    def roll(self, job: Job, rollout: Rollout) -> None:
-        self.rollout = rollout
-        self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
-        for replica in self.rollers:
-            replica.begin(rollout)
-        self._world.ask(self._group.decide)
-
-    def left_rollout(self, job: Job, rollout: Rollout) -> None:
-        self.reward_until_s = self._world.now() + job.spec.reward_s
-        for replica in self.replicas:
-            replica.rollout = None
-            replica.engine.held_back = True
-        self.rollout = None
-        self._world.ask(self._group.decide)
-
-    def want_update(self, job: Job, rollout: Rollout) -> None:
-        self._left = len(self.trainers)
-        parts = self._group.balanced(self, rollout)
-        for replica, part in zip(self.trainers, parts, strict=True):
-            replica.phases = self.update(rollout, part)
-        self._world.ask(self._group.decide)
-
-    def ended(self, job: Job) -> None:
-        self._group.leave(self)
-
-    def update(self, rollout: Rollout, samples: int = 0) -> list[Phase]:
-        """Of a slice's part of a batch: ``samples`` of it, an equal part if 0."""
-        n_samples = rollout.draw.n_samples
-        samples = samples or -(-n_samples // len(self.trainers))
-        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) * samples // n_samples)
-        costs = self.costs
-        phases = []
-        if self.job.spec.reference:
-            seconds = costs.reference_s(tokens, samples)
-            flops = costs.flops(tokens)
-            phases.append(self._phase(Kind.REFERENCE, seconds, flops, 0, samples, tokens))
-        moved_s = costs.load_s() + costs.offload_s() if self.offloads else 0.0
-        seconds = costs.train_s(tokens, samples) + costs.sync_s() + moved_s
-        state = costs.train_bytes if self.offloads else 0
-        flops = costs.flops(tokens, tokens)
-        phases.append(self._phase(Kind.TRAIN, seconds, flops, state, samples, tokens))
-        return phases
-
-    def phase_done(self, replica: Replica) -> None:
-        """One slice has done a phase of the update."""
-        kind = replica.phases[0].kind
-        replica.next_phase()
-        if replica.phases:
-            return
-        assert kind is Kind.TRAIN
-        if self.offloads:
-            moved_s = self.costs.load_s() + self.costs.offload_s()
-            self._world.record.switch_s += moved_s * replica.worker.n_devices
-        self._left -= 1
-        if self._left == 0:
-            self.job.served(0.0)
-            self._group.committed(self.job)
-            self.job.committed()
-
-    def _phase(
-        self, kind: Kind, seconds: float, flops: float, state: int, samples: int, tokens: int
-    ) -> Phase:
-        return Phase(
-            kind=kind,
-            seconds=seconds,
-            flops=flops,
-            memory_bytes=state,
-            n_samples=samples,
-            tokens=tokens,
-        )
 
 
 class MuxGroup:
@@ -191,8 +68,7 @@ class MuxGroup:
         ]
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
-        self._merge_state: State = {}
-        self._balance_state: State = {}
+        self._tails = Tails(world, scheme)
         self._entering: list[Job] = []
         """Bound here, until caches have given way to their weights."""
 
@@ -307,37 +183,11 @@ class MuxGroup:
 
     def balanced(self, tenant: Tenant, rollout: Rollout) -> list[int]:
         """Samples of an update for each slice that it trains on."""
-        n, workers = rollout.draw.n_samples, [r.worker for r in tenant.trainers]
-        even = [n // len(workers) + (i < n % len(workers)) for i in range(len(workers))]
-        policy = self._scheme.balancing
-        if policy is None or len(workers) == 1:
-            return even
-        others = {
-            replica.worker: replica.substages()[0]
-            for other in self._tenants.values()
-            if other is not tenant
-            for replica in other.replicas
-            if replica.running and replica.kind is not None and replica.kind.rolls_out
-        }
-        whole, half = (tenant.update(rollout, k)[-1] for k in (even[0], max(1, even[0] // 2)))
-        per_s = (whole.seconds - half.seconds) / max(1, whole.n_samples - half.n_samples)
-        own = tenant.trainers[0].coming([whole], ())[0]
-        view = BalanceView(
-            run_id=tenant.job.run_id,
-            total=n,
-            fixed_s=max(0.0, whole.seconds - per_s * whole.n_samples),
-            per_sample_s=per_s,
-            slowdowns=slowdowns(self._world.slowdown, own, workers, others),
-            most=(n,) * len(workers),
-        )
-        before = self._balance_state
-        plan, self._balance_state = policy.decide(view, before, self._world.now())
-        self._world.record.decision("balancing", policy, view, before, plan)
-        return [max(1, k) for k in plan.samples]
+        return self._tails.balance(tenant, rollout, self._tenants.values())
 
     @property
     def merges(self) -> bool:
-        return self._scheme.merging is not None
+        return self._tails.merges
 
     def tail(self) -> None:
         """Few rows of a run are left on a slice."""
@@ -345,30 +195,7 @@ class MuxGroup:
 
     def merge(self) -> None:
         """Ask whether tails of one run move together; what has moved calls for a new decision."""
-        policy = self._scheme.merging
-        assert policy is not None
-        for tenant in self._tenants.values():
-            rolling = [r for r in tenant.rollers if r.rolls_here]
-            tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
-            if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
-                continue
-            if sum(r.engine.load for r in tails) >= BUCKETS[0]:
-                continue  # together they would no longer be a tail
-            beside = {
-                other.worker: other.substages()[0]
-                for neighbour in self._tenants.values()
-                if neighbour is not tenant
-                for other in neighbour.replicas
-                if other.running and other.kind is not None and other.kind.on_device
-            }
-            view = merge_view(tenant.job.run_id, tails, beside, self._free_bytes)
-            before = self._merge_state
-            plan, self._merge_state = policy.decide(view, before, self._world.now())
-            self._world.record.decision("merging", policy, view, before, plan)
-            if plan.target is None:
-                continue
-            target = next(r for r in tails if r.worker.worker_id == plan.target)
-            merge(tenant.rollout, [r.engine for r in tails if r is not target], target.engine)
+        if self._tails.merge(self._tenants.values(), self._free_bytes):
             self._world.ask(self.decide)
 
     def _free_bytes(self, replica: Replica) -> int:
