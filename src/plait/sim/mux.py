@@ -21,137 +21,22 @@ from plait.core.errors import ConfigError
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
+from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
-from plait.sim.fleet import Fleet, Rollout, merge
+from plait.sim.fleet import Rollout, merge
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
-from plait.sim.replica import Phase, Replica
+from plait.sim.replica import Replica
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.tails import Tails
+from plait.sim.tenant import Tenant
 from plait.sim.worker import Fixed, Worker
 from plait.sim.world import World
 
 CACHE_SHARE = 0.5
 """Of a slice's memory beside the weights that must be left to caches: with less, optimizers take
 turns on the slice."""
-
-
-class Tenant:
-    """One run on the group's slices."""
-
-    def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
-        spec = job.spec
-        self._group, self._world, self.job = group, world, job
-        n = len(group.workers)
-        width = group.workers[0].n_devices
-        self.costs = world.costs(spec.model, group.device, width, weights=spec.weights, replicas=n)
-        self.rollout: Rollout | None = None
-        self.reward_until_s = 0.0
-        self._left = 0
-        self.replicas: list[Replica] = []
-        for worker in group.workers:
-            worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes)
-        for i, worker in enumerate(group.workers):
-            if not self.offloads:
-                worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
-            engine = Engine(
-                name=f"rollout/{job.run_id}",
-                worker=worker,
-                costs=self.costs,
-                pool_tokens=0,
-                exact=world.exact,
-                now=world.now,
-                owner=job.run_id,
-                buckets=True,
-            )
-            engine.held_back = True
-            engine.on_change = group.changed
-            self.replicas.append(
-                Replica(
-                    run_id=job.run_id,
-                    place=i,
-                    engine=engine,
-                    costs=self.costs,
-                    least_tokens=longest_sample(spec) + 1,
-                    misjudged=world.misjudged(job),
-                    now=world.now,
-                )
-            )
-        self._fleet = Fleet([r.engine for r in self.replicas], world.heap)
-
-    def want_rollout(self, job: Job) -> None:
-        job.begin_rollout()
-
-    def roll(self, job: Job, rollout: Rollout) -> None:
-        self.rollout = rollout
-        self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
-        for replica in self.replicas:
-            replica.begin(rollout)
-        self._world.ask(self._group.decide)
-
-    def left_rollout(self, job: Job, rollout: Rollout) -> None:
-        self.reward_until_s = self._world.now() + job.spec.reward_s
-        for replica in self.replicas:
-            replica.rollout = None
-            replica.engine.held_back = True
-        self.rollout = None
-        self._world.ask(self._group.decide)
-
-    def want_update(self, job: Job, rollout: Rollout) -> None:
-        self._left = len(self.replicas)
-        for replica in self.replicas:
-            replica.phases = self.update(rollout)
-        self._world.ask(self._group.decide)
-
-    def ended(self, job: Job) -> None:
-        self._group.leave(self)
-
-    def update(self, rollout: Rollout) -> list[Phase]:
-        """Of a slice's part of a batch."""
-        n = len(self.replicas)
-        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) // n)
-        samples = -(-rollout.draw.n_samples // n)
-        costs = self.costs
-        phases = []
-        if self.job.spec.reference:
-            seconds = costs.reference_s(tokens, samples)
-            flops = costs.flops(tokens)
-            phases.append(self._phase(Kind.REFERENCE, seconds, flops, 0, samples, tokens))
-        moved_s = costs.load_s() + costs.offload_s() if self.offloads else 0.0
-        seconds = costs.train_s(tokens, samples) + costs.sync_s() + moved_s
-        state = costs.train_bytes if self.offloads else 0
-        flops = costs.flops(tokens, tokens)
-        phases.append(self._phase(Kind.TRAIN, seconds, flops, state, samples, tokens))
-        return phases
-
-    def phase_done(self, replica: Replica) -> None:
-        """One slice has done a phase of the update."""
-        kind = replica.phases[0].kind
-        replica.next_phase()
-        if replica.phases:
-            return
-        assert kind is Kind.TRAIN
-        if self.offloads:
-            moved_s = self.costs.load_s() + self.costs.offload_s()
-            self._world.record.switch_s += moved_s * replica.worker.n_devices
-        self._left -= 1
-        if self._left == 0:
-            self.job.served(0.0)
-            self._group.committed(self.job)
-            self.job.committed()
-
-    def _phase(
-        self, kind: Kind, seconds: float, flops: float, state: int, samples: int, tokens: int
-    ) -> Phase:
-        return Phase(
-            kind=kind,
-            seconds=seconds,
-            flops=flops,
-            memory_bytes=state,
-            n_samples=samples,
-            tokens=tokens,
-        )
 
 
 class MuxGroup:
@@ -173,7 +58,7 @@ class MuxGroup:
                 f"node group {group.name}: {group.n_devices} devices are no multiple of "
                 f"tensor_parallel {tensor_parallel}"
             )
-        self._world, self._policy = world, scheme.colocation
+        self._world, self._scheme, self._policy = world, scheme, scheme.colocation
         self.device, self.committed, self._ended = group.device, committed, ended
         self.workers = [
             world.worker(
@@ -183,32 +68,58 @@ class MuxGroup:
         ]
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
+        self._tails = Tails(world, scheme)
         self._entering: list[Job] = []
         """Bound here, until caches have given way to their weights."""
 
-    def fits(self, spec: JobSpec) -> bool:
-        """Its weights have room beside those that are here, with a cache for its longest sample."""
-        worker = self.workers[0]
-        n = len(self.workers)
-        costs = self._world.costs(
-            spec.model, self.device, worker.n_devices, weights=spec.weights, replicas=n
-        )
+    def fits(self, job: Job) -> bool:
+        """Its weights have room beside those that are here, with a cache for its longest sample
+        where it rolls out and its optimizer, if only in turns, where it trains."""
+        spec, costs = job.spec, self.costs(job.spec)
+        rolling, training = self.places(spec, job.order)
         least = longest_sample(spec) * costs.kv_bytes_per_token
-        room = min(self._room(w) for w in self.workers)
-        fits = costs.weight_bytes + max(least, costs.train_bytes) <= room
-        if not fits and not self._tenants:
+        entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
+        fits = all(
+            costs.weight_bytes
+            + max(least if i in rolling else 0, costs.train_bytes if i in training else 0)
+            <= self._room(worker) + self._states(worker) - entering
+            for i, worker in enumerate(self.workers)
+        )
+        if not fits and not self._tenants and not self._entering:
             raise ConfigError(
-                f"job {spec.name}: {spec.model} does not fit {worker.worker_id} even alone: raise "
-                "tensor_parallel"
+                f"job {spec.name}: {spec.model} does not fit {self.workers[0].worker_id} even "
+                "alone: raise tensor_parallel"
             )
         return fits
 
-    def has_room_for_state(self, n_bytes: int) -> bool:
-        """An optimizer may stay, and caches keep their part of the memory."""
+    def costs(self, spec: JobSpec) -> Costs:
+        """Of a run here, whose optimizer is divided over the slices that it trains on."""
+        return self._world.costs(
+            spec.model,
+            self.device,
+            self.workers[0].n_devices,
+            weights=spec.weights,
+            replicas=len(self.places(spec, 0)[1]),
+        )
+
+    def places(self, spec: JobSpec, order: int) -> tuple[range, range]:
+        """Slices that it rolls out on and those that it trains on: all, or apart where it has
+        devices for both."""
+        n = len(self.workers)
+        n_roll = spec.rollout_devices // self.workers[0].n_devices
+        if not 0 < n_roll < n:
+            return range(n), range(n)
+        if self._scheme.halves == "swapped" and order % 2:
+            return range(n - n_roll, n), range(n - n_roll)
+        return range(n_roll), range(n_roll, n)
+
+    def has_room_for_state(self, n_bytes: int, places: range) -> bool:
+        """An optimizer may stay on these slices, and caches keep their part of the memory."""
+        workers = [self.workers[i] for i in places]
         return all(
             w.free_bytes >= n_bytes
             and self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
-            for w in self.workers
+            for w in workers
         )
 
     def enter(self, job: Job) -> None:
@@ -262,12 +173,35 @@ class MuxGroup:
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
+            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._world.now())
         self._world.record.decision("colocation", self._policy, view, before, plan)
         self._apply(plan, replicas)
+
+    def balanced(self, tenant: Tenant, rollout: Rollout) -> list[int]:
+        """Samples of an update for each slice that it trains on."""
+        return self._tails.balance(tenant, rollout, self._tenants.values())
+
+    @property
+    def merges(self) -> bool:
+        return self._tails.merges
+
+    def tail(self) -> None:
+        """Few rows of a run are left on a slice."""
+        self._world.ask(self.merge)
+
+    def merge(self) -> None:
+        """Ask whether tails of one run move together; what has moved calls for a new decision."""
+        if self._tails.merge(self._tenants.values(), self._free_bytes):
+            self._world.ask(self.decide)
+
+    def _free_bytes(self, replica: Replica) -> int:
+        """Memory of its slice that nobody else holds."""
+        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is replica.worker]
+        return self._room(replica.worker) - sum(self._held(r) for r in here)
 
     def _substages(self, tenant: Tenant) -> list[Substage]:
         out: list[Substage] = []
@@ -296,7 +230,7 @@ class MuxGroup:
                 )
                 ends = [key]
             if rollout is not None:
-                for replica in tenant.replicas:
+                for replica in tenant.trainers:
                     out += replica.coming(tenant.update(rollout), tuple(ends))
         return out
 
@@ -351,20 +285,28 @@ class MuxGroup:
         """Runs whose weights find room, in order."""
         while self._entering:
             job = self._entering[0]
-            spec, width = job.spec, self.workers[0].n_devices
-            costs = self._world.costs(
-                spec.model,
-                self.device,
-                width,
-                weights=spec.weights,
-                replicas=len(self.workers),
-            )
+            costs = self.costs(job.spec)
             if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
                 return
+            room = min(self._room(worker) for worker in self.workers)
+            if costs.weight_bytes + costs.train_bytes > room:
+                self._take_turns()
             self._entering.pop(0)
             if job.end is None:
                 job.place = self._tenants[job.run_id] = Tenant(self, self._world, job)
                 job.advance()
+
+    def _take_turns(self) -> None:
+        """Optimizers that have stayed give way: from now on they come for an update and go."""
+        for tenant in self._tenants.values():
+            if tenant.offloads:
+                continue
+            tenant.offloads = True
+            run_id = tenant.job.run_id
+            for replica in tenant.trainers:
+                replica.worker.release(f"state/{run_id}")
+                if replica.fixed is not None and replica.fixed.kind is Kind.TRAIN:
+                    replica.worker.reserve(f"load/{run_id}", tenant.costs.train_bytes)
 
     def _free(self, worker: Worker, n_bytes: int) -> bool:
         """Caches of what waits go, those of what runs shrink, until so much is free."""

@@ -57,7 +57,7 @@ class World:
         self.seed = int(options.get("seed", 0))
         self.record = Record(spans=spans, trace=trace, policy=policy, now=self.now)
         self.workers: list[Worker] = []
-        self._costs_of, self._slowdown = costs_of, slowdown
+        self._costs_of, self.slowdown = costs_of, slowdown
         self._costs: dict[tuple[str, str, int, str, int], Costs] = {}
         self._dirty: dict[Worker, None] = {}
         self._asked: dict[Any, Callable[[], None]] = {}
@@ -92,7 +92,7 @@ class World:
             n_devices=n_devices,
             memory_bytes=memory_bytes,
             heap=self.heap,
-            slowdown=self._slowdown,
+            slowdown=self.slowdown,
             dirty=self._dirty,
             span=self.record.span,
             division=division,
