@@ -35,6 +35,10 @@ class JobOutcome:
     """Prompt and response tokens of all its steps."""
     waits_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by reason."""
+    max_lag: int = 0
+    """Most versions that a batch was behind the one that it updated."""
+    ended: str = "done"
+    """``done``, ``cancelled``, or ``unfinished`` where the simulation was stopped before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class Outcome:
     flops: float = 0.0
     switch_s: float = 0.0
     """Device seconds spent on moving state."""
+    brought_device_s: float = 0.0
+    """Device seconds of rollout pools that jobs brought along; not in ``n_devices``."""
     n_events: int = 0
     n_decisions: int = 0
 
@@ -63,11 +69,12 @@ class Outcome:
     @property
     def mfu(self) -> float:
         """FLOPs done over what all devices could have done meanwhile."""
-        whole = self.peak_flops * self.makespan_s
+        brought = self.brought_device_s / self.n_devices
+        whole = self.peak_flops * (self.makespan_s + brought)
         return self.flops / whole if whole > 0 else 0.0
 
     @property
     def utilisation(self) -> float:
         """Share of device time in which something ran."""
-        whole = self.n_devices * self.makespan_s
+        whole = self.n_devices * self.makespan_s + self.brought_device_s
         return self.busy_device_s / whole if whole > 0 else 0.0

@@ -1,0 +1,301 @@
+"""Rollout engine: one worker's decode batch, its queue, its cache, and samples out with tools.
+
+A sample is queued, joins the batch when its cache fits, decodes a turn, waits for a tool with its
+cache held idle, and comes back. A batch that has outgrown the cache gives up idle caches first and
+then sends its latest row back to the queue, to be computed again: the row that came first always
+goes on, so every sample ends.
+
+Invariants: the batch holds at most ``pool_tokens``; idle caches take only what the batch leaves;
+rows join in the order of the queue.
+Left to others: which samples come here (``fleet``), how fast the worker goes (``worker``).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from plait.core.ids import RunId
+from plait.core.substages import Kind, Substage
+from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.costs.protocol import Costs
+from plait.sim.worker import Worker
+
+if TYPE_CHECKING:
+    from plait.sim.portion import Portion
+
+HEADROOM_STEPS = 64
+"""A row joins only if the batch with it has room for so many steps: without it, whoever joins a
+full cache is sent away again at once (vLLM keeps a hundredth of its blocks free for that)."""
+
+
+class Engine:
+    """Decodes on one worker. It is an ``Activity`` of it while it has rows."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        worker: Worker,
+        costs: Costs,
+        pool_tokens: int,
+        exact: bool,
+        now: Callable[[], float],
+        owner: str = "",
+        buckets: bool = False,
+        most_rows: int = 0,
+    ) -> None:
+        """``owner``: the one run that it serves; with none, those that have rows in it."""
+        self.name, self.worker, self.costs, self.pool_tokens = name, worker, costs, pool_tokens
+        self.owner, self.compute, self.memory = owner, 1.0, 1.0
+        self.batch = Batch(costs, exact=exact, buckets=buckets)
+        self.queue: deque[Row] = deque()
+        self.idle: dict[Row, int] = {}
+        """Samples whose cache lies here unused, with its tokens."""
+        self.idle_tokens = 0
+        self.n_evicted = 0
+        self.n_preempted = 0
+        self.on_change: Callable[[Engine], None] | None = None
+        """Called when its kind of rollout has changed, when it has run out of rows, and when rows
+        have come while it is held back."""
+        self._arrivals: list[Row] = []
+        self._now, self._most_rows, self._buckets = now, most_rows, buckets
+        self._order = 0
+        self._counted = 0.0
+        self._worked_s = 0.0
+        self._spent = 0.0
+        """Device seconds that a row of the batch has been charged since the beginning."""
+        self._kind = Kind.DECODE
+        self.job = owner
+        self.held_back = False
+        """Nothing starts here until it is let go (a plan makes it wait)."""
+        worker.on_lost.append(self.lost)
+        worker.on_back.append(self.release)
+
+    @property
+    def left_s(self) -> float:
+        return self.batch.left_s
+
+    @left_s.setter
+    def left_s(self, value: float) -> None:
+        self.batch.left_s = value
+
+    @property
+    def kind(self) -> Kind:
+        return self._kind
+
+    @property
+    def substage(self) -> Substage:
+        rows = self.batch.rows
+        run = RunId(rows[0].portion.run if rows else self.owner)
+        return Substage(
+            key=self.name,
+            run_id=run,
+            worker=self.worker.worker_id,
+            kind=self._kind,
+            work_s=self.left_s,
+            tokens=len(rows),
+            context=round(self.batch.context / len(rows)) if rows else 0,
+            n_samples=len(rows),
+        )
+
+    @property
+    def worked_s(self) -> float:
+        """Of its own time since the beginning, up to the last time its worker was brought up to
+        date."""
+        return self._worked_s + self.batch.done_s
+
+    @property
+    def n_waiting(self) -> int:
+        """Samples that want to join the batch."""
+        return len(self.queue) + len(self._arrivals)
+
+    def waiting(self) -> list[Row]:
+        """Those."""
+        return [*self.queue, *self._arrivals]
+
+    @property
+    def load(self) -> int:
+        """Samples that are here or are to come back."""
+        return len(self.batch.rows) + len(self.queue) + len(self.idle) + len(self._arrivals)
+
+    def submit(self, rows: list[Row]) -> None:
+        """Samples that want to decode here."""
+        if not self.batch.between_steps and self.worker.runs(self.name):
+            self._arrivals += rows
+            return
+        self._update(rows)
+
+    def reached(self) -> None:
+        self._update([])
+
+    def flops_done(self) -> float:
+        n, self._counted = self.batch.n_tokens - self._counted, self.batch.n_tokens
+        return self.costs.flops(max(0, round(n)))
+
+    def away(self, row: Row) -> None:
+        """A sample waits for a tool; its cache stays while there is room."""
+        self.idle[row] = row.held
+        self.idle_tokens += row.held
+        self._evict()
+
+    def back(self, row: Row, result_tokens: int) -> None:
+        """It comes back with what the tool returned."""
+        row.compute = result_tokens if row in self.idle else row.context + result_tokens
+        row.context += result_tokens
+        self.submit([row])
+
+    def lost(self) -> None:
+        """Its worker is gone, and all caches with it: what was drawn is kept, to be computed
+        again."""
+        self.worker.sync()
+        ended = self.batch.settle()
+        self._charge(len(ended))
+        for row in ended:
+            self._left(row)
+        for row in sorted(self.batch.rows, key=lambda row: -row.order):
+            self._remove(row)
+            row.compute = row.context
+            self.queue.appendleft(row)
+        self.forget()
+        self._plan()
+        self._finish(ended)
+
+    def forget(self) -> None:
+        """Idle caches are gone."""
+        for row in self.idle:
+            row.compute = row.context
+        self.idle.clear()
+        self.idle_tokens = 0
+
+    def take(self, portion: "Portion") -> list[Row]:
+        """Take out all of a portion's samples that are here, to go on elsewhere or to be dropped;
+        those out with a tool are forgotten as far as the cache goes."""
+        self._update([])
+        self.worker.sync()
+        mine = [row for row in self.batch.rows if row.portion is portion]
+        for row in mine:
+            self._remove(row)
+        for row in [r for r in self.idle if r.portion is portion]:
+            self.idle_tokens -= self.idle.pop(row)
+        out = mine + [r for r in (*self.queue, *self._arrivals) if r.portion is portion]
+        self.queue = deque(r for r in self.queue if r.portion is not portion)
+        self._arrivals = [r for r in self._arrivals if r.portion is not portion]
+        self._update([])
+        return out
+
+    def release(self) -> None:
+        """Its rows may start."""
+        self._update([])
+
+    def _update(self, rows: list[Row]) -> None:
+        self.worker.sync()
+        full = self.batch.full
+        ended = self.batch.settle()
+        self._charge(len(ended))
+        if self._arrivals:
+            rows, self._arrivals = self._arrivals + rows, []
+        self.queue.extend(rows)
+        for row in ended:
+            self._left(row)
+        if full or self.batch.held + len(self.batch.rows) > self.pool_tokens:
+            self._make_room()
+        self._evict()
+        self._admit()
+        # Last, since whoever hears of an end may give the engine more to do at once.
+        self._plan()
+        self._finish(ended)
+
+    def _finish(self, ended: list[Row]) -> None:
+        for row in ended:
+            row.portion.turn_ended(row)
+
+    def _plan(self) -> None:
+        batch, running = self.batch, self.worker.runs(self.name)
+        batch.plan(self.pool_tokens, every=bool(self.queue))
+        if not batch.rows:
+            if running:
+                self.worker.stop(self.name)
+            if self.on_change is not None and (running or self.queue):
+                self.on_change(self)
+            return
+        n = len(batch.rows)
+        kind = Kind.DECODE if n < BUCKETS[0] else Kind.BATCH if n < BUCKETS[1] else Kind.PREFILL
+        runs = self.batch.adapters
+        job = self.owner or (str(next(iter(runs))) if len(runs) == 1 else "")
+        if (kind, job) != (self._kind, self.job) and running:
+            self.worker.cut(self.name)
+        self.job = job
+        changed, self._kind = kind is not self._kind, kind
+        if not running:
+            self.worker.start(self)
+        else:
+            self.worker.changed()
+        if (changed or not running) and self.on_change is not None:
+            self.on_change(self)
+
+    def _admit(self) -> None:
+        if self.held_back or self.worker.lost:
+            return
+        batch, new = self.batch, []
+        n, held = len(batch.rows), batch.held
+        while self.queue and (not self._most_rows or n < self._most_rows):
+            row = self.queue[0]
+            need = row.held
+            if n and held + need + (n + 1) * HEADROOM_STEPS > self.pool_tokens:
+                break
+            self.queue.popleft()
+            new.append(row)
+            n, held = n + 1, held + need
+        if new:
+            now = self._now()
+            for row in new:
+                self.idle_tokens -= self.idle.pop(row, 0)
+                self._order += 1
+                row.order, row.since_s = self._order, now
+                row.spent_0, row.held_0 = self._spent, row.held
+                row.portion.n_rows += 1
+            batch.join(new)
+            self._evict()
+
+    def _make_room(self) -> None:
+        """The latest rows leave until the batch may go on."""
+        batch = self.batch
+        while len(batch.rows) > 1:
+            n = len(batch.rows)
+            if batch.held + n * HEADROOM_STEPS <= self.pool_tokens:
+                break
+            latest = max(batch.rows, key=lambda row: row.order)
+            self._remove(latest)
+            latest.compute = latest.context
+            latest.portion.throttled = True
+            self.queue.appendleft(latest)
+            self.n_preempted += 1
+
+    def _evict(self) -> None:
+        room = self.pool_tokens - self.batch.held
+        while self.idle and self.idle_tokens > room:
+            row = min(self.idle, key=lambda row: (row.keep, row.order))
+            tokens = self.idle.pop(row)
+            row.compute = row.context
+            self.idle_tokens -= tokens
+            self.n_evicted += tokens
+
+    def _remove(self, row: Row) -> None:
+        self.batch.remove(row)
+        self._left(row)
+
+    def _left(self, row: Row) -> None:
+        """Account for a row that is no longer in the batch."""
+        row.portion.n_rows -= 1
+        took_s = self._now() - row.since_s
+        row.portion.charge(
+            device_s=(self._spent - row.spent_0) * self.worker.n_devices,
+            held_s=took_s * (row.held_0 + row.held) / 2,
+        )
+
+    def _charge(self, n_ended: int) -> None:
+        """Since the last time its rows have shared the worker's time evenly."""
+        self._worked_s += self.batch.settled_s
+        n = len(self.batch.rows)
+        if n or n_ended:
+            self._spent += self.batch.settled_s / (n + n_ended / 2)

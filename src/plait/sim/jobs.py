@@ -1,0 +1,248 @@
+"""Job: one run as a state machine, rollout side and training side.
+
+    rollout → reward → (reference) → training → weight sync → the next
+
+*sync* rolls out step i only from version i; *one-step* and *async(k)* from version i - 1 or i - k
+on, so the two sides overlap. Updates are done in the order of the steps.
+
+Invariants: one rollout and one update at a time; a batch's version is at most k behind the one that
+it updates; every step is done once. Left to others: when the run may roll out (``gate``), when its
+updates run (``trainer``), where (``place``).
+"""
+
+from collections import deque
+from typing import Protocol
+
+from plait.core.ids import RunId, TenantId
+from plait.core.plan import Wait
+from plait.core.runs import Stage
+from plait.core.view import RunView
+from plait.profiles import kv
+from plait.sim.fleet import Rollout
+from plait.sim.heap import Heap
+from plait.sim.lengths import draw_step
+from plait.sim.outcome import JobOutcome
+from plait.sim.portion import ToolSlots
+from plait.sim.spec import JobSpec
+
+BLOCK_TOKENS = 16
+"""Tokens of a cache block, as in vLLM and in our own engine."""
+
+
+class Place(Protocol):
+    """Where a job runs."""
+
+    def want_rollout(self, job: "Job") -> None:
+        """The job is ready for its next rollout: call ``begin_rollout`` when it may."""
+        ...
+
+    def roll(self, job: "Job", rollout: Rollout) -> None:
+        """Start a rollout."""
+        ...
+
+    def left_rollout(self, job: "Job", rollout: Rollout) -> None:
+        """It has ended."""
+        ...
+
+    def want_update(self, job: "Job", rollout: Rollout) -> None:
+        """Reference, training and weight sync of a batch; then ``committed``."""
+        ...
+
+    def ended(self, job: "Job") -> None:
+        """The job is over: nothing of it is left here."""
+        ...
+
+
+class Job:
+    """One job of the workload."""
+
+    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int) -> None:
+        self.spec, self.order, self._heap, self._seed = spec, order, heap, seed
+        self.run_id = RunId(spec.name)
+        self.place: Place | None = None
+        self.rollout: Stage | None = None
+        self.train: Stage | None = None
+        self.end: Stage | None = None
+        self.since_s = 0.0
+        self.began_s: float | None = None
+        self.step_ends_s: list[float] = []
+        self.n_tokens = 0
+        self.max_lag = 0
+        self.served_s = 0.0
+        """Device seconds."""
+        self.kv = kv.KvProfile()
+        self.alone_s = 0.0
+        """Of a step; 0 where it is not known."""
+        self.tools = ToolSlots(spec.tool.slots if spec.tool is not None else 0, heap)
+        self.worst_blocks = _worst_blocks(spec)
+        self.under_way: Rollout | None = None
+        self.updating: Rollout | None = None
+        self._ready: deque[Rollout] = deque()
+        self._next_step = 0
+        self._wait_reason = ""
+        self._wait_since_s = 0.0
+        self._waits_s: dict[str, float] = {}
+        self._staleness = {"sync": 0, "one-step": 1}.get(spec.pipeline, spec.staleness)
+
+    @property
+    def version(self) -> int:
+        """Steps committed."""
+        return len(self.step_ends_s)
+
+    @property
+    def stage(self) -> Stage:
+        """As the live runtime tells it: the end, else the rollout side, else the training side."""
+        return self.end or self.rollout or self.train or Stage.IDLE
+
+    def view(self) -> RunView:
+        """The run as a policy sees it."""
+        recent = self.step_ends_s[-5:]
+        tpts_s = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else 0.0
+        return RunView(
+            run_id=self.run_id,
+            tenant_id=TenantId(self.spec.tenant),
+            order=self.order,
+            weight=self.spec.weight,
+            priority=self.spec.priority,
+            stage=self.stage,
+            stage_since_s=self.since_s,
+            step=self.version,
+            served=self.served_s,
+            kv_blocks=kv.expected_blocks(self.kv, self.worst_blocks),
+            kv_blocks_worst=self.worst_blocks,
+            tpts_s=tpts_s,
+            alone_s=self.alone_s,
+        )
+
+    def advance(self) -> None:
+        """Ask for what comes next, on either side."""
+        if self.end is not None or self.place is None:
+            return
+        ahead = self._next_step - self.version
+        more = self._next_step < self.spec.steps and ahead <= self._staleness
+        if self.rollout is None and more:
+            self.set_stage(rollout=Stage.WAIT_ROLLOUT)
+            self.place.want_rollout(self)
+        if self.updating is None and self._ready:
+            self.updating = rollout = self._ready.popleft()
+            self.max_lag = max(self.max_lag, self.version - rollout.version)
+            assert self.version - rollout.version <= self._staleness, self.run_id
+            self.set_stage(train=Stage.WAIT_TRAIN)
+            self.place.want_update(self, rollout)
+
+    def begin_rollout(self) -> None:
+        """The next rollout may start."""
+        assert self.place is not None
+        now = self._heap.now
+        if self.began_s is None:
+            self.began_s = now
+        draw = draw_step(self.spec, self._next_step, self._seed)
+        rollout = Rollout(
+            step=self._next_step, version=self.version, draw=draw, now=now, done=self._rolled
+        )
+        self._next_step += 1
+        self.under_way = rollout
+        self.served(0.0)
+        self.set_stage(rollout=Stage.ROLLOUT)
+        self.place.roll(self, rollout)
+
+    def committed(self) -> None:
+        """An update is done and its version can be rolled out from."""
+        if self.end is not None:
+            return
+        self.updating = None
+        self.step_ends_s.append(self._heap.now)
+        self.set_stage(train=None)
+        if self.version == self.spec.steps:
+            self.finish(Stage.DONE)
+        else:
+            self.advance()
+
+    def finish(self, stage: Stage) -> None:
+        """The job is over, well or not."""
+        if self.end is not None:
+            return
+        self.served(0.0)
+        self.end = stage
+        if self.under_way is not None:
+            for portion in self.under_way.portions:
+                portion.dropped = True
+                portion.engine.take(portion)
+        self.under_way = self.updating = None
+        self.rollout = self.train = None
+        if self.place is not None:
+            self.place.ended(self)
+
+    def waits(self, wait: Wait | None) -> None:
+        """Why it is not being served, from now on."""
+        now = self._heap.now
+        if self._wait_reason:
+            waited = self._waits_s.get(self._wait_reason, 0.0)
+            self._waits_s[self._wait_reason] = waited + now - self._wait_since_s
+        self._wait_reason = wait.reason if wait is not None else ""
+        self._wait_since_s = now
+
+    def served(self, device_s: float) -> None:
+        """It is being served, and has been given so much."""
+        self.served_s += device_s
+        self.waits(None)
+
+    def set_stage(self, **sides: Stage | None) -> None:
+        """Change ``rollout`` or ``train``."""
+        for side, stage in sides.items():
+            setattr(self, side, stage)
+        self.since_s = self._heap.now
+
+    def outcome(self) -> JobOutcome:
+        """What became of it."""
+        return JobOutcome(
+            name=self.spec.name,
+            arrival_s=self.spec.arrival_s,
+            began_s=self.began_s if self.began_s is not None else self.spec.arrival_s,
+            step_ends_s=tuple(self.step_ends_s),
+            tokens=self.n_tokens,
+            waits_s=dict(self._waits_s),
+            max_lag=self.max_lag,
+            ended=str(self.end or "unfinished"),
+        )
+
+    def _rolled(self, rollout: Rollout) -> None:
+        now = self._heap.now
+        rollout.ended_s = now
+        rollout.n_tokens = rollout.draw.total_tokens(self.spec.samples)
+        self.n_tokens += sum(rollout.draw.prompts) * self.spec.samples
+        self.n_tokens += sum(portion.n_tokens for portion in rollout.portions)
+        self.kv = kv.update(
+            self.kv,
+            kv.KvObservation(
+                seconds=now - rollout.began_s,
+                block_s=sum(p.held_s for p in rollout.portions) / BLOCK_TOKENS,
+                peak_blocks=0,
+                throttled=any(p.throttled for p in rollout.portions),
+            ),
+        )
+        self.served_s += sum(portion.device_s for portion in rollout.portions)
+        self.under_way = None
+        self.set_stage(rollout=Stage.REWARD)
+        assert self.place is not None
+        self.place.left_rollout(self, rollout)
+        self._heap.after(self.spec.reward_s, self._rewarded, rollout)
+
+    def _rewarded(self, rollout: Rollout) -> None:
+        if self.end is not None:
+            return
+        self.set_stage(rollout=None)
+        self._ready.append(rollout)
+        self.advance()
+
+
+def _worst_blocks(spec: JobSpec) -> int:
+    turns = len(spec.turns)
+    returned = spec.tool.result.most if spec.tool is not None and spec.tool.result else 0
+    return kv.worst_case_blocks(
+        n_prompts=spec.groups,
+        group_size=spec.samples,
+        prompt_tokens=spec.prompt.most,
+        max_new_tokens=turns * spec.response.most + (turns - 1) * returned,
+        block_size=BLOCK_TOKENS,
+    )

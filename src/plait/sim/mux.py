@@ -1,0 +1,411 @@
+"""Multiplexed node group: all runs share all of its slices, divided by a co-location policy
+(JigsawRL §4).
+
+The policy is asked when a sub-stage ends or becomes ready; what it does not name waits. Its shares
+of memory are cache (rollout) or the optimizer's place (training, where it does not fit beside);
+weights stay resident, activations are part of each slice's reserve.
+
+Invariants: shares of a slice add up to at most 1; what is given stays within what the weights
+leave; what runs is not stopped. Left to others: the choice, and what a replica is doing
+(``replica``).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from plait.core.colocation import ColocationPlan, ColocationView, Share, WorkerFacts
+from plait.core.errors import ConfigError
+from plait.core.ids import RunId
+from plait.core.substages import Kind, Substage
+from plait.policies.protocol import State
+from plait.sim.engine import Engine
+from plait.sim.fleet import Fleet, Rollout, merge
+from plait.sim.jobs import Job
+from plait.sim.longest import longest_sample
+from plait.sim.replica import Phase, Replica
+from plait.sim.schemes import Scheme
+from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.worker import Fixed, Worker
+from plait.sim.world import World
+
+CACHE_SHARE = 0.5
+"""Of a slice's memory beside the weights that must be left to caches: with less, optimizers take
+turns on the slice."""
+
+
+class Tenant:
+    """One run on the group's slices."""
+
+    def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
+        spec = job.spec
+        self._group, self._world, self.job = group, world, job
+        n = len(group.workers)
+        width = group.workers[0].n_devices
+        self.costs = world.costs(spec.model, group.device, width, weights=spec.weights, replicas=n)
+        self.rollout: Rollout | None = None
+        self.reward_until_s = 0.0
+        self._left = 0
+        self.replicas: list[Replica] = []
+        for worker in group.workers:
+            worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
+        self.offloads = not group.has_room_for_state(self.costs.train_bytes)
+        for i, worker in enumerate(group.workers):
+            if not self.offloads:
+                worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
+            engine = Engine(
+                name=f"rollout/{job.run_id}",
+                worker=worker,
+                costs=self.costs,
+                pool_tokens=0,
+                exact=world.exact,
+                now=world.now,
+                owner=job.run_id,
+                buckets=True,
+            )
+            engine.held_back = True
+            engine.on_change = group.changed
+            self.replicas.append(
+                Replica(
+                    run_id=job.run_id,
+                    place=i,
+                    engine=engine,
+                    costs=self.costs,
+                    least_tokens=longest_sample(spec) + 1,
+                    misjudged=world.misjudged(job),
+                    now=world.now,
+                )
+            )
+        self._fleet = Fleet([r.engine for r in self.replicas], world.heap)
+
+    def want_rollout(self, job: Job) -> None:
+        job.begin_rollout()
+
+    def roll(self, job: Job, rollout: Rollout) -> None:
+        self.rollout = rollout
+        self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
+        for replica in self.replicas:
+            replica.begin(rollout)
+        self._world.ask(self._group.decide)
+
+    def left_rollout(self, job: Job, rollout: Rollout) -> None:
+        self.reward_until_s = self._world.now() + job.spec.reward_s
+        for replica in self.replicas:
+            replica.rollout = None
+            replica.engine.held_back = True
+        self.rollout = None
+        self._world.ask(self._group.decide)
+
+    def want_update(self, job: Job, rollout: Rollout) -> None:
+        self._left = len(self.replicas)
+        for replica in self.replicas:
+            replica.phases = self.update(rollout)
+        self._world.ask(self._group.decide)
+
+    def ended(self, job: Job) -> None:
+        self._group.leave(self)
+
+    def update(self, rollout: Rollout) -> list[Phase]:
+        """Of a slice's part of a batch."""
+        n = len(self.replicas)
+        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) // n)
+        samples = -(-rollout.draw.n_samples // n)
+        costs = self.costs
+        phases = []
+        if self.job.spec.reference:
+            seconds = costs.reference_s(tokens, samples)
+            flops = costs.flops(tokens)
+            phases.append(self._phase(Kind.REFERENCE, seconds, flops, 0, samples, tokens))
+        moved_s = costs.load_s() + costs.offload_s() if self.offloads else 0.0
+        seconds = costs.train_s(tokens, samples) + costs.sync_s() + moved_s
+        state = costs.train_bytes if self.offloads else 0
+        flops = costs.flops(tokens, tokens)
+        phases.append(self._phase(Kind.TRAIN, seconds, flops, state, samples, tokens))
+        return phases
+
+    def phase_done(self, replica: Replica) -> None:
+        """One slice has done a phase of the update."""
+        kind = replica.phases[0].kind
+        replica.next_phase()
+        if replica.phases:
+            return
+        assert kind is Kind.TRAIN
+        if self.offloads:
+            moved_s = self.costs.load_s() + self.costs.offload_s()
+            self._world.record.switch_s += moved_s * replica.worker.n_devices
+        self._left -= 1
+        if self._left == 0:
+            self.job.served(0.0)
+            self._group.committed(self.job)
+            self.job.committed()
+
+    def _phase(
+        self, kind: Kind, seconds: float, flops: float, state: int, samples: int, tokens: int
+    ) -> Phase:
+        return Phase(
+            kind=kind,
+            seconds=seconds,
+            flops=flops,
+            memory_bytes=state,
+            n_samples=samples,
+            tokens=tokens,
+        )
+
+
+class MuxGroup:
+    """A node group that all its runs share."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        scheme: Scheme,
+        group: DeviceGroup,
+        tensor_parallel: int,
+        device_bytes: int,
+        committed: Callable[[Job], None],
+        ended: Callable[[Job], None],
+    ) -> None:
+        if group.n_devices % tensor_parallel:
+            raise ConfigError(
+                f"node group {group.name}: {group.n_devices} devices are no multiple of "
+                f"tensor_parallel {tensor_parallel}"
+            )
+        self._world, self._policy = world, scheme.colocation
+        self.device, self.committed, self._ended = group.device, committed, ended
+        self.workers = [
+            world.worker(
+                f"{group.name}/{i}", tensor_parallel, tensor_parallel * device_bytes, "planned"
+            )
+            for i in range(group.n_devices // tensor_parallel)
+        ]
+        self._tenants: dict[RunId, Tenant] = {}
+        self._state: State = {}
+
+    def fits(self, spec: JobSpec) -> bool:
+        """Its weights have room beside those that are here, with a cache for its longest sample."""
+        worker = self.workers[0]
+        n = len(self.workers)
+        costs = self._world.costs(
+            spec.model, self.device, worker.n_devices, weights=spec.weights, replicas=n
+        )
+        least = longest_sample(spec) * costs.kv_bytes_per_token
+        room = min(self._room(w) for w in self.workers)
+        fits = costs.weight_bytes + max(least, costs.train_bytes) <= room
+        if not fits and not self._tenants:
+            raise ConfigError(
+                f"job {spec.name}: {spec.model} does not fit {worker.worker_id} even alone: raise "
+                "tensor_parallel"
+            )
+        return fits
+
+    def has_room_for_state(self, n_bytes: int) -> bool:
+        """An optimizer may stay, and caches keep their part of the memory."""
+        return all(
+            self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
+            for w in self.workers
+        )
+
+    def enter(self, job: Job) -> None:
+        """A run has been bound here."""
+        tenant = self._tenants[job.run_id] = Tenant(self, self._world, job)
+        job.place = tenant
+        job.advance()
+
+    def leave(self, tenant: Tenant) -> None:
+        """It is over."""
+        run_id = tenant.job.run_id
+        del self._tenants[run_id]
+        for replica in tenant.replicas:
+            if replica.fixed is not None:
+                replica.worker.stop(replica.fixed.name)
+            replica.worker.stop(replica.engine.name)
+            for what in ("weights", "state", "kv", "load"):
+                replica.worker.release(f"{what}/{run_id}")
+        self._ended(tenant.job)
+        self._world.ask(self.decide)
+
+    def changed(self, engine: Engine) -> None:
+        """A rollout has changed its kind, run out of rows, or has rows that wait."""
+        self._world.ask(self.decide)
+
+    def decide(self) -> None:
+        """Ask the policy and apply its plan."""
+        replicas: dict[str, Replica] = {}
+        substages: list[Substage] = []
+        for tenant in self._tenants.values():
+            for replica in tenant.replicas:
+                replica.refresh()
+                if not replica.running:
+                    self._shrink(replica)
+                if replica.kind is not None:
+                    replicas[replica.key] = replica
+            substages += self._substages(tenant)
+        if not any(s.kind.on_device and not s.after for s in substages):
+            return
+
+        def order(substage: Substage) -> tuple[bool, bool, float]:
+            """Running, then ready ones as they became so, then what follows."""
+            replica = replicas.get(substage.key)
+            if replica is None:
+                return bool(substage.after), True, 0.0
+            return bool(substage.after), not replica.running, replica.since_s
+
+        view = ColocationView(
+            workers=tuple(
+                WorkerFacts(worker_id=w.worker_id, memory_bytes=self._room(w)) for w in self.workers
+            ),
+            substages=tuple(sorted(substages, key=order)),
+            running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
+            weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
+        )
+        before = self._state
+        plan, self._state = self._policy.decide(view, before, self._world.now())
+        self._world.record.decision("colocation", self._policy, view, before, plan)
+        self._apply(plan, replicas)
+
+    def _substages(self, tenant: Tenant) -> list[Substage]:
+        out: list[Substage] = []
+        job, rollout = tenant.job, tenant.rollout
+        ends: list[str] = []
+        for replica in tenant.replicas:
+            own = replica.substages()
+            out += own
+            if own and replica.rolls_here:
+                ends.append(own[-1].key)
+        now = self._world.now()
+        waits_for_reward = rollout is None and tenant.reward_until_s > now
+        if rollout is not None or waits_for_reward:
+            if job.spec.reward_s > 0.0:
+                key = f"{job.run_id}/{job.version}/reward"
+                left_s = tenant.reward_until_s - now if waits_for_reward else job.spec.reward_s
+                out.append(
+                    Substage(
+                        key=key,
+                        run_id=job.run_id,
+                        worker=self.workers[0].worker_id,
+                        kind=Kind.REWARD,
+                        work_s=left_s,
+                        after=tuple(ends),
+                    )
+                )
+                ends = [key]
+            if rollout is not None:
+                for replica in tenant.replicas:
+                    out += replica.coming(tenant.update(rollout), tuple(ends))
+        return out
+
+    def _apply(self, plan: ColocationPlan, replicas: dict[str, Replica]) -> None:
+        engines = {
+            (run_id, r.worker.worker_id): r.engine
+            for run_id, t in self._tenants.items()
+            for r in t.replicas
+        }
+        for move in plan.merges:
+            tenant = self._tenants[move.run_id]
+            if tenant.rollout is not None:
+                sources = [engines[move.run_id, worker] for worker in move.sources]
+                merge(tenant.rollout, sources, engines[move.run_id, move.target])
+        shares = [(replicas[s.key], s) for s in plan.shares if s.key in replicas]
+        self._make_room(shares)
+        for replica, share in shares:
+            assert replica.kind is not None
+            if not replica.kind.on_device:
+                continue
+            tenant = self._tenants[replica.run_id]
+            if replica.kind.rolls_out:
+                self._roll(replica, share.compute, share.memory_bytes)
+            else:
+                self._start_phase(tenant, replica, share.compute, share.memory_bytes)
+            tenant.job.served(0.0)
+        for worker in self.workers:
+            total = sum(activity.compute for activity in worker.running())
+            assert total <= 1.0 + 1e-6, f"{worker.worker_id}: shares add up to {total}"
+        for wait in plan.waits:
+            tenant = self._tenants[wait.run_id]
+            if not any(r.running for r in tenant.replicas):
+                tenant.job.waits(wait)
+
+    def _make_room(self, shares: list[tuple[Replica, Share]]) -> None:
+        """Caches of rollouts that do not run give way to what is to start."""
+        starting = {id(r) for r, _ in shares if not r.running and r.kind and r.kind.on_device}
+        for worker in self.workers:
+            needed = sum(
+                share.memory_bytes
+                for replica, share in shares
+                if replica.worker is worker and id(replica) in starting
+            )
+            here = [r for t in self._tenants.values() for r in t.replicas if r.worker is worker]
+            needed += sum(self._held(r) for r in here if r.running)
+            kept = [r for r in here if not r.running and id(r) not in starting]
+            for replica in kept:
+                if needed + sum(self._held(r) for r in kept) > self._room(worker):
+                    self._drop(replica)
+
+    def _roll(self, replica: Replica, compute: float, n_bytes: int) -> None:
+        engine, worker = replica.engine, replica.worker
+        engine.compute = compute
+        held = self._held(replica)
+        if replica.running:
+            # What runs keeps its cache; it may have more of what is free.
+            n_bytes = max(held, min(n_bytes, held + worker.free_bytes))
+        if n_bytes != held or not replica.running:
+            worker.reserve(f"kv/{replica.run_id}", n_bytes)
+            replica.running = True
+            engine.held_back = False
+            engine.pool_tokens = n_bytes // max(1, engine.costs.kv_bytes_per_token)
+            engine.release()
+        worker.changed()
+
+    def _start_phase(self, tenant: Tenant, replica: Replica, compute: float, n_bytes: int) -> None:
+        if replica.fixed is not None:
+            replica.fixed.compute = compute
+            replica.worker.changed()
+            return
+        phase = replica.phases[0]
+        if n_bytes < phase.memory_bytes:
+            return
+        if phase.memory_bytes:
+            replica.worker.reserve(f"load/{replica.run_id}", phase.memory_bytes)
+        replica.running = True
+        replica.fixed = Fixed(
+            name=f"update/{replica.run_id}",
+            substage=replica.substages()[0],
+            seconds=phase.seconds,
+            flops=phase.flops,
+            compute=compute,
+            done=partial(self._phase_done, tenant, replica),
+        )
+        replica.worker.start(replica.fixed)
+
+    def _phase_done(self, tenant: Tenant, replica: Replica, fixed: Fixed) -> None:
+        replica.worker.stop(fixed.name)
+        replica.worker.release(f"load/{replica.run_id}")
+        tenant.job.served(fixed.work_s * replica.worker.n_devices)
+        tenant.phase_done(replica)
+        self._world.ask(self.decide)
+
+    def _shrink(self, replica: Replica) -> None:
+        """A rollout that does not run keeps only the caches of samples that wait."""
+        engine = replica.engine
+        n_bytes = engine.idle_tokens * engine.costs.kv_bytes_per_token
+        if self._held(replica) > n_bytes:
+            engine.pool_tokens = engine.idle_tokens
+            replica.worker.reserve(f"kv/{replica.run_id}", n_bytes)
+
+    def _drop(self, replica: Replica) -> None:
+        replica.engine.pool_tokens = 0
+        replica.engine.forget()
+        replica.worker.release(f"kv/{replica.run_id}")
+
+    def _held(self, replica: Replica) -> int:
+        """Memory beside what is resident."""
+        reserved, run_id = replica.worker.reserved, replica.run_id
+        return reserved.get(f"kv/{run_id}", 0) + reserved.get(f"load/{run_id}", 0)
+
+    def _room(self, worker: Worker) -> int:
+        """Memory beside what is resident."""
+        fixed = [n for what, n in worker.reserved.items() if not what.startswith(("kv/", "load/"))]
+        return worker.memory_bytes - sum(fixed)
+
+    def _states(self, worker: Worker) -> int:
+        return sum(n for what, n in worker.reserved.items() if what.startswith("state/"))

@@ -1,0 +1,395 @@
+"""Placer: the node groups, who is on them, and who waits for one, as a placement policy decides.
+
+A binding that the group's free devices do not allow is not applied, whatever the policy says: the
+run waits on. Policies are told a group's devices less those that are taken for good, so that one
+which looks at ``n_devices`` never asks for too many.
+
+Invariants: a device has one private owner at most; a run keeps its group until it ends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from plait.core.ids import RunId, TenantId
+from plait.core.placement import (
+    Demand,
+    GroupFacts,
+    GroupId,
+    PlacedRun,
+    PlacementView,
+    WaitingRun,
+)
+from plait.core.plan import Wait
+from plait.policies.protocol import Dispatch, State
+from plait.sim.costs.protocol import Costs
+from plait.sim.estimates import StepTimes, demand, step_times
+from plait.sim.fleet import Rollout
+from plait.sim.full import Plot
+from plait.sim.jobs import Job
+from plait.sim.mux import MuxGroup
+from plait.sim.schemes import Scheme
+from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.trainer import Trainer
+from plait.sim.worker import Division, Worker
+from plait.sim.world import World
+
+ROLLOUT = "rollout"
+"""Node groups whose names begin so hold the runs' private rollout devices, and nothing else is
+placed there. Without any they come from the run's own group, or are *brought* along (option
+``rollout_from``): then they are there as long as the run, and no part of the cluster."""
+REFIT = 0.1
+"""Relative change of a run's period from which policies are told its new demand: lengths vary by
+some percent between steps, and a group's cycle is not worth computing again for that."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class NodeGroup:
+    """One node group's state."""
+
+    spec: DeviceGroup
+    free: list[int]
+    """Devices without an owner, lowest last."""
+    bound: dict[RunId, PlacedRun] = field(default_factory=dict)
+    trainer: Trainer | None = None
+    pool: list[int] = field(default_factory=list)
+    """Devices of the shared trainer."""
+    mux: MuxGroup | None = None
+    facts: GroupFacts | None = None
+    """As last told; ``None`` after a change."""
+
+    @property
+    def group_id(self) -> GroupId:
+        return GroupId(self.spec.name)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Taken:
+    """Devices that one run has for itself, by group and number."""
+
+    roll: list[tuple[str, int]] = field(default_factory=list)
+    train: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Placer:
+    """Placement, applied."""
+
+    def __init__(
+        self, world: World, scheme: Scheme, groups: Sequence[DeviceGroup], specs: Sequence[JobSpec]
+    ) -> None:
+        """``specs``: all jobs that are to be placed here."""
+        self._world, self._scheme = world, scheme
+        self._tensor_parallel = max(spec.tensor_parallel for spec in specs)
+        self._device_bytes = {
+            group.device: world.costs(specs[0].model, group.device, 1).memory_bytes
+            for group in groups
+        }
+        states = [
+            NodeGroup(spec=spec, free=list(range(spec.n_devices - 1, -1, -1))) for spec in groups
+        ]
+        apart = [g for g in states if g.spec.name.startswith(ROLLOUT)]
+        self._origin = str(world.options.get("rollout_from", "groups" if apart else "group"))
+        self._rollout_groups = apart if self._origin == "groups" else []
+        self._groups = {g.group_id: g for g in states if g not in self._rollout_groups}
+        self._waiting: dict[RunId, Job] = {}
+        self._views: dict[RunId, WaitingRun] = {}
+        self._views_bound: dict[RunId, WaitingRun] = {}
+        self._taken: dict[RunId, _Taken] = {}
+        self._brought: dict[RunId, float] = {}
+        self._home: dict[RunId, NodeGroup] = {}
+        self._known: dict[JobSpec, Demand] = {}
+        self._times: dict[RunId, StepTimes] = {}
+        self._state: State = {}
+        self._shared = scheme.full == "shared-train"
+        self._mux = scheme.full == "multiplexed"
+
+    def enter(self, job: Job) -> None:
+        """A job has arrived."""
+        self._waiting[job.run_id] = job
+        self._views[job.run_id] = self._waiting_run(job)
+        self._world.ask(self.decide)
+
+    def cancel(self, job: Job) -> None:
+        """A job that waits has been cancelled."""
+        self._waiting.pop(job.run_id, None)
+        self._views.pop(job.run_id, None)
+
+    def decide(self) -> None:
+        """Ask the policy and apply its plan."""
+        if not self._waiting:
+            return
+        view = PlacementView(
+            groups=tuple(self._facts(group) for group in self._groups.values()),
+            waiting=tuple(self._views.values()),
+        )
+        before, policy = self._state, self._scheme.placement
+        plan, self._state = policy.decide(view, before, self._world.now())
+        self._world.record.decision("placement", policy, view, before, plan)
+        for wait in plan.waits:
+            if wait.run_id in self._waiting:
+                self._waiting[wait.run_id].waits(wait)
+        for binding in plan.bind:
+            job, group = self._waiting.get(binding.run_id), self._groups[binding.group_id]
+            if job is None:
+                continue
+            if not self._fits(job.spec, group):
+                detail = f"{group.group_id} has {len(group.free)} devices free"
+                job.waits(Wait(run_id=job.run_id, reason="devices", detail=detail))
+                continue
+            del self._waiting[job.run_id]
+            self._views_bound[job.run_id] = self._views.pop(job.run_id)
+            self._bind(job, group, binding.phase_s)
+
+    def _fits(self, spec: JobSpec, group: NodeGroup) -> bool:
+        if self._mux:
+            return self._mux_group(group).fits(spec)
+        roll = spec.rollout_devices if self._origin == "group" else 0
+        if self._origin == "groups":
+            free = sum(len(g.free) for g in self._rollout_groups)
+            if spec.rollout_devices > free:
+                return False
+        if self._shared and group.trainer is not None:
+            return spec.train_devices <= len(group.pool) and roll <= len(group.free)
+        return roll + spec.train_devices <= len(group.free)
+
+    def _needed(self, spec: JobSpec) -> int:
+        """Devices of its node group."""
+        return spec.train_devices + (spec.rollout_devices if self._origin == "group" else 0)
+
+    def _facts(self, group: NodeGroup) -> GroupFacts:
+        if group.facts is None:
+            spec = group.spec
+            n = spec.n_devices if self._mux else len(group.free) + len(group.pool)
+            runs = tuple(group.bound.values()) if self._shared or self._mux else ()
+            group.facts = GroupFacts(
+                group_id=group.group_id,
+                n_devices=n,
+                device_bytes=self._device_bytes[spec.device],
+                host_bytes=spec.host_bytes,
+                runs=runs,
+            )
+        return group.facts
+
+    def _waiting_run(self, job: Job) -> WaitingRun:
+        spec = job.spec
+        group = next(iter(self._groups.values()))
+        n_train = n_slices(spec)
+        train = self._costs(spec, group, n_train)
+        n_roll = (spec.rollout_devices or spec.train_devices) // spec.tensor_parallel
+        times = step_times(
+            spec,
+            roll=self._costs(spec, group, 1),
+            n_roll=max(1, n_roll),
+            train=train,
+            n_train=n_train,
+            seed=self._world.seed,
+        )
+        self._times[job.run_id] = times
+        job.alone_s = times.step_s
+        factor = self._world.misjudged(job)
+        state = train.weight_bytes + train.train_bytes * n_train
+        return WaitingRun(
+            run_id=job.run_id,
+            tenant_id=TenantId(spec.tenant),
+            order=job.order,
+            since_s=self._world.now(),
+            n_devices=self._needed(spec),
+            device_bytes=(train.weight_bytes + train.train_bytes) // spec.tensor_parallel,
+            host_bytes=state if self._shared or self._mux else 0,
+            slack_s=spec.slack * times.step_s * factor,
+            demand=self._known.get(_kind(spec)),
+            weight=spec.weight,
+            priority=spec.priority,
+            expected_s=spec.steps * times.step_s * factor,
+        )
+
+    def _bind(self, job: Job, group: NodeGroup, phase_s: float) -> None:
+        view = self._placed(job, group, phase_s)
+        group.bound[job.run_id] = view
+        group.facts = None
+        if self._mux:
+            self._mux_group(group).enter(job)
+            return
+        spec = job.spec
+        taken = self._take(job, group)
+        roll = self._slices(spec, taken.roll, "share")
+        division: Division = "share" if spec.rollout_devices else "pause"
+        if self._shared:
+            trainer = self._pool(group, spec)
+            train = self._part(trainer, spec)
+        else:
+            train = self._slices(spec, taken.train, division)
+            trainer = self._trainer(f"train/{job.run_id}", train, self._scheme.sharing.dispatch)
+        plot = Plot(
+            self._world,
+            job=job,
+            roll=roll or train,
+            trainer=trainer,
+            train=train,
+            private=not self._shared,
+            roll_costs=self._costs(spec, group, 1),
+            train_costs=self._costs(spec, group, n_slices(spec)),
+            begin_s=self._world.now() + self._phase_wait_s(view),
+            committed=self._committed,
+            ended=self._ended,
+        )
+        plot.begin()
+
+    def _take(self, job: Job, group: NodeGroup) -> "_Taken":
+        """Devices for the job alone."""
+        spec, taken = job.spec, _Taken()
+        if self._origin == "brought":
+            taken.roll = [(f"{job.run_id}", i) for i in range(spec.rollout_devices)]
+            self._brought[job.run_id] = self._world.now()
+        else:
+            for _ in range(spec.rollout_devices):
+                source = self._rollout_source(group)
+                taken.roll.append((source.spec.name, source.free.pop()))
+        if not self._shared:
+            taken.train = [(group.spec.name, group.free.pop()) for _ in range(spec.train_devices)]
+        self._taken[job.run_id] = taken
+        return taken
+
+    def _rollout_source(self, group: NodeGroup) -> NodeGroup:
+        if self._origin == "group":
+            return group
+        return max(self._rollout_groups, key=lambda g: len(g.free))
+
+    def _pool(self, group: NodeGroup, spec: JobSpec) -> Trainer:
+        """The group's trainer: all its devices, or as many as its first run trains on where rollout
+        devices come from the same group."""
+        if group.trainer is None:
+            n = spec.train_devices if self._origin == "group" else len(group.free)
+            group.pool = [group.free.pop() for _ in range(n)]
+            width = self._tensor_parallel
+            width = width if n % width == 0 else spec.tensor_parallel
+            memory = self._device_bytes[group.spec.device]
+            workers = [
+                self._world.worker(f"{group.spec.name}/{group.pool[i]}", width, width * memory)
+                for i in range(0, n - n % width, width)
+            ]
+            group.trainer = self._trainer("train", workers, self._scheme.dispatch)
+        return group.trainer
+
+    def _part(self, trainer: Trainer, spec: JobSpec) -> list[Worker]:
+        """Neighbouring slices on which the fewest runs train: PlexRL's affinity is to nodes."""
+        workers = trainer.workers
+        n = max(1, spec.train_devices // workers[0].n_devices)
+        bound = [trainer.bound(worker) for worker in workers]
+        at = min(range(0, len(workers) - n + 1, n), key=lambda i: sum(bound[i : i + n]))
+        return workers[at : at + n]
+
+    def _trainer(self, name: str, workers: list[Worker], policy: Dispatch) -> Trainer:
+        return Trainer(
+            name=name,
+            workers=workers,
+            policy=policy,
+            heap=self._world.heap,
+            record=self._world.record,
+            ask=self._world.ask,
+            estimate=self._world.misjudged,
+        )
+
+    def _ended(self, job: Job) -> None:
+        """Its devices are free again."""
+        group = self._home[job.run_id]
+        del group.bound[job.run_id]
+        taken = self._taken.pop(job.run_id, _Taken())
+        by_name = {g.spec.name: g for g in (*self._groups.values(), *self._rollout_groups)}
+        if self._origin == "brought":
+            since_s = self._brought.pop(job.run_id, self._world.now())
+            n = job.spec.rollout_devices
+            self._world.record.brought_device_s += n * (self._world.now() - since_s)
+            taken.roll = []
+        for name, device in (*taken.roll, *taken.train):
+            by_name[name].free.append(device)
+        if not group.bound and group.trainer is not None:
+            group.free += group.pool
+            group.trainer, group.pool = None, []
+        group.free.sort(reverse=True)
+        for changed in self._groups.values() if self._rollout_groups else (group,):
+            changed.facts = None
+        self._world.ask(self.decide)
+
+    def _committed(self, job: Job, rollout: Rollout | None = None) -> None:
+        """A step is done, so its demand is known; it is fitted anew at each."""
+        group = self._home[job.run_id]
+        times = self._times[job.run_id]
+        if rollout is not None:
+            # Its own rollout devices: as it was alone.
+            times = replace(times, rollout_s=rollout.ended_s - rollout.began_s)
+        fitted = self._demand(job, times, group)
+        known = group.bound[job.run_id].demand
+        self._known[_kind(job.spec)] = fitted
+        if known is None or abs(known.period_s - fitted.period_s) > REFIT * known.period_s:
+            group.bound[job.run_id] = replace(group.bound[job.run_id], demand=fitted)
+            group.facts = None
+            if self._waiting and known is None:
+                self._world.ask(self.decide)
+
+    def _placed(self, job: Job, group: NodeGroup, phase_s: float) -> PlacedRun:
+        self._home[job.run_id] = group
+        waiting = self._views_bound.pop(job.run_id)
+        return PlacedRun(
+            run_id=job.run_id,
+            demand=waiting.demand,
+            phase_s=phase_s,
+            host_bytes=waiting.host_bytes,
+            slack_s=waiting.slack_s,
+        )
+
+    def _phase_wait_s(self, placed: PlacedRun) -> float:
+        """Until its place in the group's cycle comes; one that runs cold begins at once."""
+        if placed.demand is None or not self._shared:
+            return 0.0
+        return (placed.phase_s - self._world.now()) % placed.demand.period_s
+
+    def _demand(self, job: Job, times: StepTimes, group: NodeGroup) -> Demand:
+        n = group.spec.n_devices
+        if self._shared and group.pool:
+            n = len(group.pool)
+        part = job.spec.train_devices / n
+        return demand(times, part=min(1.0, part), on_rollout=part if self._mux else 0.0)
+
+    def _mux_group(self, group: NodeGroup) -> MuxGroup:
+        if group.mux is None:
+            group.mux = MuxGroup(
+                self._world,
+                scheme=self._scheme,
+                group=group.spec,
+                tensor_parallel=self._tensor_parallel,
+                device_bytes=self._device_bytes[group.spec.device],
+                committed=self._committed,
+                ended=self._ended,
+            )
+        return group.mux
+
+    def _slices(
+        self, spec: JobSpec, devices: list[tuple[str, int]], division: Division
+    ) -> list[Worker]:
+        tp = spec.tensor_parallel
+        memory = next(iter(self._device_bytes.values())) * tp
+        return [
+            self._world.worker("/".join(map(str, devices[i])), tp, memory, division)
+            for i in range(0, len(devices), tp)
+        ]
+
+    def _costs(self, spec: JobSpec, group: NodeGroup, replicas: int) -> Costs:
+        return self._world.costs(
+            spec.model,
+            group.spec.device,
+            spec.tensor_parallel,
+            weights=spec.weights,
+            replicas=replicas,
+        )
+
+
+def n_slices(spec: JobSpec) -> int:
+    """Copies of the model that train together."""
+    return max(1, spec.train_devices // spec.tensor_parallel)
+
+
+def _kind(spec: JobSpec) -> JobSpec:
+    """What jobs with the same demand have in common."""
+    return replace(
+        spec, name="", steps=0, arrival_s=0.0, weight=1.0, priority=0, tenant="", slack=0.0, seed=0
+    )

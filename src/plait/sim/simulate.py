@@ -1,0 +1,260 @@
+"""Simulate: a workload on a cluster under a scheme, on a virtual clock.
+
+The same setting, scheme and costs give the same outcome. *Exact*: an event for each forward step.
+*Fluid*: rates that are constant between changes, for long horizons.
+
+Options of a setting, all of which may be left out: ``seed``; ``misjudge`` (estimates are wrong by
+up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admission's budget),
+``most_rows`` (of a slice's batch); ``rollout_from`` (``group``, ``groups`` or ``brought``, see
+``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model);
+``lost`` (seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job);
+``until_s`` (when to stop).
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Literal
+
+from plait.core.errors import CapacityError, ConfigError
+from plait.core.runs import Stage
+from plait.profiles.slowdown import Analytic
+from plait.sim.jobs import Job
+from plait.sim.lora import LoraPool
+from plait.sim.outcome import Outcome
+from plait.sim.placer import Placer
+from plait.sim.schemes import Scheme
+from plait.sim.spec import DeviceGroup, JobSpec, Lengths, Setting
+from plait.sim.worker import SlowdownModel, Worker
+from plait.sim.world import CostsOf, World
+
+RECOVER_S = 60.0
+"""Until a failed slice is back: starting an engine and loading weights takes about a minute."""
+
+
+def simulate(
+    setting: Setting,
+    scheme: Scheme,
+    costs_of: CostsOf,
+    *,
+    mode: Literal["exact", "fluid"] = "exact",
+    spans: bool = True,
+    slowdown: SlowdownModel | None = None,
+    trace: list[dict[str, Any]] | None = None,
+) -> Outcome:
+    """Run the setting's jobs to their end. ``trace`` receives every decision.
+
+    ConfigError for a setting that makes no sense or can never fit; CapacityError if the scheme
+    leaves a job waiting for ever.
+    """
+    check(setting)
+    world = World(
+        costs_of=costs_of,
+        slowdown=slowdown or Analytic(),
+        exact=mode == "exact",
+        spans=spans,
+        trace=trace,
+        policy=scheme.name,
+        options=setting.options,
+    )
+    run = _Run(world, setting, scheme)
+    until_s = float(setting.options.get("until_s", float("inf")))
+    world.run(until_s)
+    return run.outcome(until_s)
+
+
+class _Run:
+    """One simulation."""
+
+    def __init__(self, world: World, setting: Setting, scheme: Scheme) -> None:
+        self._world, self._setting, self._scheme = world, setting, scheme
+        self._jobs = [
+            Job(spec, order=i, heap=world.heap, seed=world.seed)
+            for i, spec in enumerate(setting.jobs)
+        ]
+        groups = list(setting.cluster.groups)
+        shared = [
+            spec for spec in setting.jobs if spec.weights == "lora" and scheme.lora == "shared"
+        ]
+        others = [spec for spec in setting.jobs if spec not in shared]
+        self._pools = self._make_pools(shared, groups, bool(others))
+        taken = {group.name for pool_groups in self._pool_groups for group in pool_groups}
+        rest = [group for group in groups if group.name not in taken]
+        self._placer = Placer(world, scheme, rest, others) if others else None
+        for job in self._jobs:
+            world.heap.at(job.spec.arrival_s, self._arrive, job)
+        by_name = {job.spec.name: job for job in self._jobs}
+        for name, at_s in dict(setting.options.get("cancel", {})).items():
+            if name not in by_name:
+                raise ConfigError(f"cancel: there is no job {name!r}: name one of the workload's")
+            world.heap.at(float(at_s), self._cancel, by_name[name])
+        for name, at_s in dict(setting.options.get("lost", {})).items():
+            world.heap.at(float(at_s), self._lose, name)
+
+    def outcome(self, until_s: float) -> Outcome:
+        """What came of it."""
+        stuck = [job for job in self._jobs if job.end is None]
+        if stuck and until_s == float("inf"):
+            job = stuck[0]
+            raise CapacityError(
+                f"{self._scheme.name} leaves {len(stuck)} jobs waiting for ever, {job.spec.name} "
+                f"first ({job.stage}): give it a cluster that holds them, or another policy"
+            )
+        world = self._world
+        for worker in world.workers:
+            for activity in worker.running():
+                worker.stop(activity.name)
+        groups = self._setting.cluster.groups
+        model = self._setting.jobs[0].model
+        return Outcome(
+            scheme=self._scheme.name,
+            jobs=tuple(job.outcome() for job in self._jobs),
+            n_devices=sum(group.n_devices for group in groups),
+            peak_flops=sum(
+                world.costs(model, group.device, 1).peak_flops * group.n_devices for group in groups
+            ),
+            spans=world.record.spans,
+            busy_device_s=sum(worker.busy_s * worker.n_devices for worker in world.workers),
+            flops=world.record.flops,
+            switch_s=world.record.switch_s,
+            brought_device_s=world.record.brought_device_s,
+            n_events=world.heap.n_events,
+            n_decisions=world.record.n_decisions,
+        )
+
+    def _make_pools(
+        self, specs: Sequence[JobSpec], groups: list[DeviceGroup], mixed: bool
+    ) -> dict[str, LoraPool]:
+        models = list(dict.fromkeys(spec.model for spec in specs))
+        asked = self._setting.options.get("lora_groups", {})
+        by_name = {group.name: group for group in groups}
+        named = {name for names in asked.values() for name in names}
+        free = [group for group in groups if group.name not in named]
+        self._pool_groups: list[list[DeviceGroup]] = []
+        pools = {}
+        unnamed = [model for model in models if model not in asked]
+        for model in models:
+            if model in asked:
+                unknown = [name for name in asked[model] if name not in by_name]
+                if unknown:
+                    raise ConfigError(f"lora_groups: there is no node group {unknown[0]!r}")
+                mine = [by_name[name] for name in asked[model]]
+            else:
+                # One group for each model where others need some too; else all, divided.
+                n = 1 if mixed else max(1, len(free) // len(unnamed))
+                i = unnamed.index(model) * n
+                last = model == unnamed[-1] and not mixed
+                mine = free[i:] if last else free[i : i + n]
+            if not mine:
+                raise ConfigError(
+                    f"no node group is left for the LoRA jobs of {model}: add a group, or name "
+                    "them in lora_groups"
+                )
+            self._pool_groups.append(mine)
+            pools[model] = LoraPool(
+                self._world,
+                sharing=self._scheme.sharing,
+                model=model,
+                groups=mine,
+                specs=[spec for spec in specs if spec.model == model],
+            )
+        return pools
+
+    def _arrive(self, job: Job) -> None:
+        if job.end is not None:
+            return
+        pool = self._pools.get(job.spec.model) if job.spec.weights == "lora" else None
+        if pool is not None:
+            pool.enter(job)
+        else:
+            assert self._placer is not None
+            self._placer.enter(job)
+
+    def _cancel(self, job: Job) -> None:
+        if job.end is None and job.place is None and self._placer is not None:
+            self._placer.cancel(job)
+        job.finish(Stage.CANCELLED)
+
+    def _lose(self, name: str) -> None:
+        """All slices of that name: one that a later run has may be the same devices."""
+        recover_s = float(self._setting.options.get("recover_s", RECOVER_S))
+        for worker in self._world.workers:
+            if worker.worker_id == name and not worker.lost:
+                worker.lose()
+                self._world.heap.after(recover_s, self._recover, worker)
+
+    def _recover(self, worker: Worker) -> None:
+        worker.recover()
+
+
+def check(setting: Setting) -> None:
+    """ConfigError if the setting makes no sense by itself."""
+    if not setting.jobs or not setting.cluster.groups:
+        raise ConfigError("a simulation needs at least one job and one node group")
+    for group in setting.cluster.groups:
+        if group.n_devices < 1:
+            raise ConfigError(f"node group {group.name}: n_devices must be at least 1")
+    for what, names in (
+        ("job", [spec.name for spec in setting.jobs]),
+        ("node group", [group.name for group in setting.cluster.groups]),
+    ):
+        twice = [name for name in names if names.count(name) > 1] if len(names) < 100 else []
+        if twice or len(set(names)) < len(names):
+            raise ConfigError(f"two {what}s have the same name: give each its own")
+    largest = sum(group.n_devices for group in setting.cluster.groups)
+    for spec in setting.jobs:
+        _check_job(spec, largest)
+
+
+def _check_job(spec: JobSpec, largest: int) -> None:
+    counts = {
+        "groups": spec.groups,
+        "samples": spec.samples,
+        "steps": spec.steps,
+        "train_devices": spec.train_devices,
+        "tensor_parallel": spec.tensor_parallel,
+    }
+    for name, n in counts.items():
+        if n < 1:
+            raise ConfigError(f"job {spec.name}: {name} is {n}, it must be at least 1")
+    tool = spec.tool
+    amounts = {
+        "arrival_s": spec.arrival_s,
+        "reward_s": spec.reward_s,
+        "slack": spec.slack,
+        "weight": spec.weight,
+        "staleness": spec.staleness,
+        "rollout_devices": spec.rollout_devices,
+        "tool.latency_s": tool.latency_s if tool is not None else 0.0,
+        "tool.slots": tool.slots if tool is not None else 0,
+    }
+    for name, amount in amounts.items():
+        if not isfinite(amount) or amount < 0:
+            raise ConfigError(f"job {spec.name}: {name} is {amount}, it cannot be below 0")
+    if tool is not None and not 0 <= tool.jitter <= 1:
+        raise ConfigError(f"job {spec.name}: tool.jitter is {tool.jitter}, give 0 to 1")
+    if not spec.turns or min(spec.turns) < 0 or sum(spec.turns) <= 0:
+        raise ConfigError(f"job {spec.name}: turns must be probabilities of 1, 2, … turns")
+    for name, part in (("rollout", spec.rollout_devices), ("train", spec.train_devices)):
+        if spec.weights == "full" and part % spec.tensor_parallel:
+            raise ConfigError(
+                f"job {spec.name}: {name}_devices ({part}) must be a multiple of tensor_parallel "
+                f"({spec.tensor_parallel})"
+            )
+    if spec.weights == "full" and spec.rollout_devices + spec.train_devices > largest:
+        raise ConfigError(
+            f"job {spec.name} needs {spec.rollout_devices + spec.train_devices} devices, the "
+            f"cluster has {largest}: lower rollout_devices or train_devices"
+        )
+    for name, lengths in (("prompt", spec.prompt), ("response", spec.response)):
+        _check_lengths(spec.name, name, lengths)
+    if tool is not None and tool.result is not None:
+        _check_lengths(spec.name, "tool.result", tool.result)
+
+
+def _check_lengths(job: str, name: str, lengths: Lengths) -> None:
+    if lengths.most < max(1, lengths.least) or lengths.median < 0 or lengths.sigma < 0:
+        raise ConfigError(
+            f"job {job}: {name} lengths must have 1 <= least <= most, median and sigma from 0 on"
+        )
+    if lengths.kind in ("fixed", "lognormal") and lengths.median <= 0:
+        raise ConfigError(f"job {job}: {name} lengths of kind {lengths.kind} need a median above 0")

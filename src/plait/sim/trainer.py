@@ -1,0 +1,348 @@
+"""Trainer: slices that do updates one after another, for one run or for all that share them.
+
+An update is one or two operations (reference, gradient) that all slices carry out together, each
+with its part of the tokens; for a full-weight run the new weights are sent before the trainer is
+free again. A run's state is brought to the devices before it is used, and taken off, the longest
+unused first, where it would not fit beside: the move takes the trainer's time.
+
+Each run has the slices that it was bound to, all or some. The policy is offered what could begin at
+once; an update that has been overtaken too often on some of its slices has them kept free.
+
+Invariants: one pass at a time on a slice; a destination is reserved before a move begins; state in
+use is never taken off. Left to others: who is next (the dispatch policy).
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from plait.core.ids import OpId, RunId
+from plait.core.runs import Stage
+from plait.core.substages import Kind, Substage
+from plait.core.view import DispatchView, WorkItem
+from plait.policies.fairness import AGE_GRANTS
+from plait.policies.protocol import Dispatch, State
+from plait.sim.costs.protocol import Costs
+from plait.sim.heap import Heap
+from plait.sim.jobs import Job
+from plait.sim.record import Record
+from plait.sim.worker import Fixed, Worker
+
+NO_ID = OpId("")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Operation:
+    """One training-side operation of one run."""
+
+    job: Job
+    kind: str
+    """``Forward`` (the reference) or ``ForwardBackward``."""
+    tokens: int
+    samples: int
+    costs: Costs
+    sync_s: float = 0.0
+    """The trainer's part of sending new weights, after the gradient."""
+    n_slices: int = 1
+    """Copies of the model that divide the work."""
+    state_bytes: int = 0
+    """Of the run on each worker."""
+    offload: bool = False
+    """Its state leaves the devices afterwards, to make room for rollout."""
+    done: Callable[[], None]
+    since_s: float = 0.0
+    op_id: OpId = NO_ID
+    overtaken: int = 0
+    """By passes on some of its slices while others of them were taken."""
+
+    @property
+    def substage_kind(self) -> Kind:
+        return Kind.REFERENCE if self.kind == "Forward" else Kind.TRAIN
+
+    def seconds(self) -> float:
+        """On its slices, each with its part."""
+        tokens, samples = -(-self.tokens // self.n_slices), -(-self.samples // self.n_slices)
+        if self.kind == "Forward":
+            return self.costs.reference_s(tokens, samples)
+        return self.costs.train_s(tokens, samples)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pass:
+    """What some slices are doing together."""
+
+    operations: list[Operation]
+    workers: list[Worker]
+    phases: list[tuple[Kind, float, float]]
+    """Kind, seconds alone, FLOPs of each slice."""
+    left: int = 0
+    took_s: float = 0.0
+
+
+class Trainer:
+    """Slices that update together."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        workers: Sequence[Worker],
+        policy: Dispatch,
+        heap: Heap,
+        record: Record,
+        ask: Callable[[Callable[[], None]], None],
+        may_merge: bool = False,
+        estimate: Callable[[Job], float] = lambda job: 1.0,
+    ) -> None:
+        """``may_merge``: gradients of several runs may share a pass. ``estimate``: by what factor a
+        run's times are misjudged."""
+        self.name, self.workers, self._policy = name, list(workers), policy
+        self._heap, self._record, self._ask = heap, record, ask
+        self._may_merge, self._estimate = may_merge, estimate
+        self._jobs: dict[RunId, Job] = {}
+        self._on: dict[RunId, list[Worker]] = {}
+        self._queues: dict[RunId, deque[Operation]] = {}
+        self._passes: list[_Pass] = []
+        self._busy: dict[Worker, _Pass] = {}
+        self._resident: OrderedDict[RunId, int] = OrderedDict()
+        self._offload_s: dict[RunId, float] = {}
+        self._state: State = {}
+        self._n_ops = 0
+        for worker in self.workers:
+            worker.on_lost.append(partial(self.stopped, worker))
+            worker.on_back.append(partial(ask, self.decide))
+
+    def enter(self, job: Job, workers: Sequence[Worker] | None = None) -> None:
+        """The run's updates come here from now on, and run on these of the slices."""
+        self._jobs[job.run_id] = job
+        self._on[job.run_id] = list(workers if workers is not None else self.workers)
+
+    def leave(self, job: Job) -> None:
+        """It is over."""
+        self._queues.pop(job.run_id, None)
+        del self._jobs[job.run_id]
+        if not any(job.run_id in _runs(p) for p in self._passes):
+            self._forget(job.run_id)
+        self._ask(self.decide)
+
+    def bound(self, worker: Worker) -> int:
+        """Runs that train on a slice."""
+        return sum(worker in self._on[run_id] for run_id in self._jobs)
+
+    def submit(self, operation: Operation) -> None:
+        """Queue an operation; in order within a run."""
+        self._n_ops += 1
+        operation.op_id = OpId(f"{operation.job.run_id}/{self._n_ops}")
+        operation.since_s = self._heap.now
+        self._queues.setdefault(operation.job.run_id, deque()).append(operation)
+        self._ask(self.decide)
+
+    def decide(self) -> None:
+        """While slices are free, ask the policy what comes next on them."""
+        while self._decide_one():
+            pass
+
+    def stopped(self, worker: Worker) -> None:
+        """A slice is gone: what ran there begins again, and no state is on it any more."""
+        running = self._busy.get(worker)
+        if running is not None:
+            self._passes.remove(running)
+            for other in running.workers:
+                other.stop(self._activity(running))
+                self._busy.pop(other, None)
+            for operation in reversed(running.operations):
+                if operation.job.end is None:
+                    queue = self._queues.setdefault(operation.job.run_id, deque())
+                    queue.appendleft(operation)
+        for run_id in [r for r in self._resident if worker in self._on[r]]:
+            self._forget(run_id)
+        self._ask(self.decide)
+
+    def _decide_one(self) -> bool:
+        heads = {q[0].op_id: q for q in self._queues.values() if q and self._is_free(q[0])}
+        kept = {
+            worker
+            for queue in self._queues.values()
+            if queue and queue[0].overtaken >= AGE_GRANTS
+            for worker in self._on[queue[0].job.run_id]
+            if queue[0].op_id not in heads
+        }
+        if kept:
+            heads = {
+                op_id: queue
+                for op_id, queue in heads.items()
+                if kept.isdisjoint(self._on[queue[0].job.run_id])
+            }
+        if not heads:
+            return False
+        view = DispatchView(
+            items=tuple(self._item(queue[0]) for queue in heads.values()),
+            runs=tuple(job.view() for job in self._jobs.values()),
+            resident=tuple(sorted(self._resident)),
+        )
+        before = self._state
+        plan, self._state = self._policy.decide(view, before, self._heap.now)
+        self._record.decision("dispatch", self._policy, view, before, plan)
+        for wait in plan.waits:
+            job = self._jobs[wait.run_id]
+            if job.rollout is None:
+                job.waits(wait)
+        if plan.op_id is None:
+            return False
+        self._begin([heads[op_id].popleft() for op_id in (plan.op_id, *plan.along)])
+        return True
+
+    def _is_free(self, operation: Operation) -> bool:
+        return not any(w in self._busy or w.lost for w in self._on[operation.job.run_id])
+
+    def _item(self, operation: Operation) -> WorkItem:
+        factor = self._estimate(operation.job)
+        merges = self._may_merge and operation.kind == "ForwardBackward"
+        return WorkItem(
+            op_id=operation.op_id,
+            run_id=operation.job.run_id,
+            kind=operation.kind,
+            est_s=operation.seconds() * factor,
+            tokens=operation.tokens,
+            waiting_since_s=operation.since_s,
+            rows=operation.tokens if merges else 0,
+            switch_s=self._switch_s(operation) * factor,
+        )
+
+    def _switch_s(self, operation: Operation) -> float:
+        """Bringing its state here, and taking off whose place it needs."""
+        if operation.job.run_id in self._resident:
+            return 0.0
+        return operation.costs.load_s() + sum(self._offload_s[r] for r in self._evicted(operation))
+
+    def _evicted(self, operation: Operation, keep: Collection[RunId] = ()) -> list[RunId]:
+        """Whose state has to go, the longest unused first."""
+        short = {
+            worker: operation.state_bytes - worker.free_bytes
+            for worker in self._on[operation.job.run_id]
+        }
+        out: list[RunId] = []
+        for run_id, n_bytes in self._resident.items():
+            if max(short.values()) <= 0:
+                break
+            here = [w for w in self._on[run_id] if short.get(w, 0) > 0]
+            if here and run_id not in keep:
+                out.append(run_id)
+                for worker in self._on[run_id]:
+                    if worker in short:
+                        short[worker] -= n_bytes
+        return out
+
+    def _begin(self, together: list[Operation]) -> None:
+        first = together[0]
+        workers = self._on[first.job.run_id]
+        for queue in self._queues.values():
+            if queue and not set(workers).isdisjoint(self._on[queue[0].job.run_id]):
+                queue[0].overtaken += not self._is_free(queue[0])
+        move_s = 0.0
+        runs = [operation.job.run_id for operation in together]
+        for operation in together:
+            job = operation.job
+            job.served(0.0)
+            job.set_stage(train=Stage.TRAIN)
+            if job.run_id in self._resident:
+                self._resident.move_to_end(job.run_id)
+                continue
+            for run_id in self._evicted(operation, runs):
+                move_s += self._offload_s[run_id]
+                self._forget(run_id)
+            move_s += operation.costs.load_s()
+            for worker in workers:
+                worker.reserve(self._what(job.run_id), operation.state_bytes)
+            self._resident[job.run_id] = operation.state_bytes
+            self._offload_s[job.run_id] = operation.costs.offload_s()
+        whole = replace(
+            first,
+            tokens=sum(operation.tokens for operation in together),
+            samples=sum(operation.samples for operation in together),
+        )
+        backward = 0 if first.kind == "Forward" else whole.tokens
+        flops = first.costs.flops(whole.tokens, backward) / len(workers)
+        running = _Pass(
+            operations=together,
+            workers=workers,
+            phases=[
+                (Kind.MOVE, move_s, 0.0),
+                (first.substage_kind, whole.seconds(), flops),
+                (Kind.MOVE, first.sync_s, 0.0),
+            ],
+        )
+        if first.offload:
+            running.phases.append((Kind.MOVE, first.costs.offload_s(), 0.0))
+        self._passes.append(running)
+        for worker in workers:
+            self._busy[worker] = running
+        self._next_phase(running)
+
+    def _next_phase(self, running: _Pass) -> None:
+        while running.phases:
+            kind, seconds, flops = running.phases.pop(0)
+            if seconds > 0.0:
+                break
+        else:
+            self._finish(running)
+            return
+        first = running.operations[0]
+        running.left = len(running.workers)
+        running.took_s += seconds
+        for worker in running.workers:
+            substage = Substage(
+                key=f"{first.op_id}/{kind}",
+                run_id=first.job.run_id,
+                worker=worker.worker_id,
+                kind=kind,
+                work_s=seconds,
+                tokens=first.tokens,
+                n_samples=first.samples,
+            )
+            worker.start(
+                Fixed(
+                    name=self._activity(running),
+                    substage=substage,
+                    seconds=seconds,
+                    flops=flops,
+                    done=partial(self._phase_done, running, worker),
+                )
+            )
+
+    def _phase_done(self, running: _Pass, worker: Worker, _: Fixed) -> None:
+        worker.stop(self._activity(running))
+        running.left -= 1
+        if running.left == 0:
+            self._next_phase(running)
+
+    def _finish(self, running: _Pass) -> None:
+        self._passes.remove(running)
+        for worker in running.workers:
+            del self._busy[worker]
+        device_s = running.took_s * sum(worker.n_devices for worker in running.workers)
+        for operation in running.operations:
+            job = operation.job
+            if operation.offload or job.end is not None:
+                self._forget(job.run_id)
+            if job.end is None:
+                job.served(device_s / len(running.operations))
+                job.set_stage(train=Stage.WAIT_TRAIN)
+                operation.done()
+        self._ask(self.decide)
+
+    def _forget(self, run_id: RunId) -> None:
+        if self._resident.pop(run_id, None) is not None:
+            for worker in self._on[run_id]:
+                worker.release(self._what(run_id))
+
+    def _what(self, run_id: RunId) -> str:
+        return f"{self.name}/{run_id}"
+
+    def _activity(self, running: _Pass) -> str:
+        return f"{self.name}/{running.operations[0].op_id}"
+
+
+def _runs(running: _Pass) -> list[RunId]:
+    return [operation.job.run_id for operation in running.operations]
