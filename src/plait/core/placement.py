@@ -91,3 +91,6 @@ class PlacementPlan:
 
     bind: tuple[Binding, ...] = ()
     waits: tuple[Wait, ...] = ()
+    shift: tuple[Binding, ...] = ()
+    """Bound runs whose step should begin elsewhere in the cycle of their group from now on, since
+    demand has drifted. They stay where they are bound."""

@@ -1,0 +1,230 @@
+"""Node groups: where a full-weight run is placed, and when in its cycle (PlexRL §4, Fig. 4).
+
+Every group has a ring of demand (``rings``). A waiting run goes to the (group g, phase φ) with the
+least ``overlap(g, φ) = Σ_b max(0, L_g[b] + d[(b − φ) mod B] − 1)``, if memory allows and nobody's
+step, its own included, is then delayed by more than its slack. Of equal ones: the smallest group
+that is large enough, then the idlest (``prefer="pack"``: the fullest), then the phase that leaves
+most room for jitter (``node_search``).
+
+A run without a demand runs *cold*: it counts as all of its group, gets an empty one or the idlest,
+and nobody joins it until it is profiled. The first of the queue that finds no place is its *head*:
+the group where it is expected to fit first is kept for it, and only runs that are expected to have
+ended by then may *backfill* it; none may once the head is overdue (``node_queue``).
+
+Invariants: memory is never exceeded; a bound run never moves; predicted delays of profiled runs are
+within their slack when one is bound; a cold run is joined by nobody; every run that is not bound
+gets exactly one ``Wait``. A run is bound after finitely many others, if runs end and its tenant's
+quota allows: an empty group that is large enough takes anybody.
+
+A run that found no place is looked at again when something has become free, not before, so a
+decision costs what has changed. Left to others: profiling; beginning a step at its phase
+(``phase_s`` on the runtime's clock, modulo the period); whose operation is next (``hrrn``).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from plait.core.ids import TenantId
+from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
+from plait.core.plan import Wait
+from plait.policies import node_index, node_queue, reservation, rings, waits
+from plait.policies.node_search import GroupTable, Refusal, Spot
+from plait.policies.protocol import State
+from plait.policies.quotas import Quota, by_tenant
+
+TRIES = 32
+"""Searches in vain per decision; who is behind them is looked at in the next. One over 1,250 groups
+takes some tenths of a millisecond."""
+REPHASE = 0.02
+"""Of the horizon: by so much the overlap must fall for a bound run to be shifted; less than the
+distance of two phases is not worth a disturbance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclicPlacement:
+    """Interleave runs on a cyclic horizon."""
+
+    name: str = "cyclic"
+    prefer: Literal["spread", "pack"] = "spread"
+    """Among equal overlaps. Spread: an idle device earns nothing, and a run cannot move later."""
+    backfill: bool = True
+    """Off: nobody is placed before who stands ahead in the queue."""
+    quotas: tuple[Quota, ...] = ()
+
+    def decide(self, view: PlacementView, state: State, now: float) -> tuple[PlacementPlan, State]:
+        """Bind who finds a place, in the order of the queue; ConfigError on a malformed trace."""
+        return _Decision(self, view, state, now).run()
+
+
+class _Decision:
+    """One decision: what is known, and what it has done so far."""
+
+    def __init__(
+        self, policy: CyclicPlacement, view: PlacementView, state: State, now: float
+    ) -> None:
+        self._policy, self._waiting, self._now = policy, view.waiting, now
+        before: dict[str, Any] = state.get("queue", {})
+        for run in view.waiting:
+            if run.run_id not in before:
+                node_index.check(run.demand, run.run_id)
+        known_s = float(state.get("horizon_s", 0.0))
+        horizon_s = max(known_s, rings.horizon(max(_periods(view), default=0.0)))
+        entries, self._changed, freed = node_index.refresh(
+            state.get("groups", {}), view.groups, horizon_s, anew=horizon_s != known_s
+        )
+        self._table = GroupTable(view.groups, entries, horizon_s)
+        self._epoch = int(state.get("epoch", 0)) + freed
+        self._places = node_queue.enter(before, view.waiting)
+        self._since_overdue = int(state.get("since_overdue", 0))
+        self._reserved: reservation.Reserved | None = state.get("reserved")
+        here = {run.run_id for group in view.groups for run in group.runs}
+        self._bound = {r: e for r, e in state.get("bound", {}).items() if r in here}
+        self._quotas = by_tenant(policy.quotas)
+        self._asking = {run.tenant_id for run in view.waiting}
+        self._held: dict[TenantId, float] = {}
+        self._n_runs: dict[TenantId, int] = {}
+        self._n_failed = 0
+        for kept in self._bound.values():
+            self._charge(kept)
+
+    def run(self) -> tuple[PlacementPlan, State]:
+        """The plan and the new state."""
+        table = self._table
+        shift = tuple(b for g in self._changed for b in _rephased(g, table.horizon_s))
+        queue, overdue = node_queue.order(
+            self._places, self._waiting, self._held, self._since_overdue, self._eligible
+        )
+        bind: list[Binding] = []
+        placed: list[WaitingRun] = []
+        refused: list[tuple[WaitingRun, Refusal]] = []
+        failed: dict[tuple[Any, ...], Refusal] = {}
+        head: WaitingRun | None = None
+        for run in queue:
+            outcome = self._quota(run) or self._try(run, failed, head, overdue)
+            if isinstance(outcome, Spot):
+                bind.append(self._bind(run, outcome))
+                placed.append(run)
+                self._since_overdue = 0 if run is overdue else self._since_overdue + 1
+                continue
+            refused.append((run, outcome))
+            if head is None and outcome.reason not in (waits.QUOTA, waits.NEVER_FITS):
+                head = run
+                self._reserved = reservation.renew(
+                    self._reserved, run, table, self._bound, self._now
+                )
+        if head is None:
+            self._reserved = None
+        plan = PlacementPlan(bind=tuple(bind), waits=_told(refused, self._reserved), shift=shift)
+        return plan, {
+            "horizon_s": table.horizon_s,
+            "epoch": self._epoch,
+            "groups": table.entries,
+            "queue": node_queue.settle(self._places, self._waiting, placed),
+            "bound": self._bound,
+            "reserved": self._reserved,
+            "since_overdue": self._since_overdue,
+        }
+
+    def _eligible(self, run: WaitingRun) -> bool:
+        return self._quota(run) is None and bool(self._table.large_enough(run).any())
+
+    def _quota(self, run: WaitingRun) -> Refusal | None:
+        quota = self._quotas.get(run.tenant_id)
+        if quota is None:
+            return None
+        n_devices = sum(group.n_devices for group in self._table.groups)
+        share = self._held.get(run.tenant_id, 0.0) / max(1, n_devices)
+        n_runs = self._n_runs.get(run.tenant_id, 0)
+        why = quota.exceeded(n_runs, share, contended=len(self._asking) > 1)
+        return Refusal(reason=waits.QUOTA, detail=why) if why else None
+
+    def _try(
+        self,
+        run: WaitingRun,
+        failed: dict[tuple[Any, ...], Refusal],
+        head: WaitingRun | None,
+        overdue: WaitingRun | None,
+    ) -> Spot | Refusal:
+        """A place for the run, or why there is none; remembered until something becomes free."""
+        if head is not None and not self._policy.backfill:
+            return Refusal(reason=waits.BEHIND, detail=f"{head.run_id} is before it")
+        place = self._places[run.run_id]
+        if place["tried"] == self._epoch:
+            return Refusal(reason=place["why"][0], detail=place["why"][1])
+        kind = (run.n_devices, run.device_bytes, run.host_bytes, run.slack_s, run.demand)
+        outcome: Spot | Refusal | None = failed.get(kind)
+        if outcome is None:
+            if self._n_failed >= TRIES:
+                return Refusal(reason=waits.BEHIND, detail="it is looked at after those before it")
+            closed = reservation.closed(
+                self._reserved, run, self._table, self._now, to_all=head is overdue
+            )
+            outcome = self._table.find(run, self._policy.prefer, None if head is None else closed)
+            self._n_failed += isinstance(outcome, Refusal)
+        if isinstance(outcome, Refusal) and outcome.lasting:
+            failed[kind] = outcome
+            why = [outcome.reason, outcome.detail]
+            self._places[run.run_id] = {**place, "tried": self._epoch, "why": why}
+        return outcome
+
+    def _bind(self, run: WaitingRun, spot: Spot) -> Binding:
+        group = self._table.groups[spot.i]
+        self._table.add(run, spot)
+        self._bound[run.run_id] = kept = {
+            "tenant": run.tenant_id,
+            "devices": group.n_devices * spot.mean,
+            "until": reservation.until(run, self._now),
+        }
+        self._charge(kept)
+        return Binding(run_id=run.run_id, group_id=group.group_id, phase_s=spot.phase_s)
+
+    def _charge(self, kept: dict[str, Any]) -> None:
+        tenant = TenantId(kept["tenant"])
+        self._held[tenant] = self._held.get(tenant, 0.0) + kept["devices"]
+        self._n_runs[tenant] = self._n_runs.get(tenant, 0) + 1
+
+
+def _periods(view: PlacementView) -> Iterator[float]:
+    for run in view.waiting:
+        if run.demand is not None:
+            yield run.demand.period_s
+    for group in view.groups:
+        for placed in group.runs:
+            if placed.demand is not None:
+                yield placed.demand.period_s
+
+
+def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:
+    """Better phases for the runs of a group whose demand has drifted, one run after the other."""
+    if len(group.runs) < 2 or any(run.demand is None for run in group.runs):
+        return
+    traces = {r.run_id: rings.project(r.demand, r.phase_s, horizon_s) for r in group.runs}
+    load = sum(traces.values(), rings.nothing())
+    for run in group.runs:
+        over = float(np.maximum(load - rings.CAPACITY, 0.0).sum())
+        if over < REPHASE * rings.BINS:
+            return
+        rest = load - traces[run.run_id]
+        shifts, phases_s = rings.phases(run.demand, horizon_s)
+        tried = rings.shifted(rings.project(run.demand, 0.0, horizon_s), shifts)
+        overs = rings.overlaps(rest, tried)
+        best = int(overs.argmin())
+        if over - float(overs[best]) >= REPHASE * rings.BINS:
+            load = rest + tried[best]
+            yield Binding(run_id=run.run_id, group_id=group.group_id, phase_s=float(phases_s[best]))
+
+
+def _told(
+    refused: Sequence[tuple[WaitingRun, Refusal]], reserved: reservation.Reserved | None
+) -> tuple[Wait, ...]:
+    """The waits, with places in the queue."""
+    told: list[Wait] = []
+    for place, (run, refusal) in enumerate(refused, start=1):
+        detail = refusal.detail
+        if reserved is not None and refusal.reason == waits.RESERVED:
+            detail = f"{reserved['group']} is being kept for {reserved['run']}"
+        told.append(Wait(run_id=run.run_id, reason=refusal.reason, detail=detail, position=place))
+    return tuple(told)

@@ -1,0 +1,199 @@
+"""Search: the best node group and phase for one run, over the facts of all groups.
+
+``GroupTable`` holds the facts as arrays for one decision. Groups without the memory are left out,
+the others ranked by a lower bound of the overlap that their mean load gives, and of the first
+``LOOKS`` the bins are looked at until none of the rest can be better.
+
+Invariant: what ``find`` answers fits in memory and delays nobody by more than its slack.
+Left to others: who is searched for, in which order, and what is kept for whom (``node_groups``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plait.core.placement import GroupFacts, PlacedRun, WaitingRun
+from plait.policies import node_index, rings, waits
+from plait.policies.node_index import Entry
+from plait.policies.rings import Floats
+
+LOOKS = 16
+"""Groups whose bins are looked at per run, best mean first: enough to find one whose gaps match,
+few enough for a decision over 10,000 devices to stay within its time."""
+JITTER = 0.05
+"""Of a step, each way: what a phase keeps free of others where it can. Steps of one run repeat so
+closely that their curves almost overlap (JigsawRL Fig. 6)."""
+ROUNDING = 1e-6
+"""Overlaps that differ by less are equal, in bins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a run can go."""
+
+    i: int
+    """Place of the group in the view."""
+    phase_s: float
+    mean: float
+    """Of the run's demand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why it can go nowhere."""
+
+    reason: str
+    detail: str
+    lasting: bool = True
+    """Nothing changes it but a group that becomes freer."""
+
+
+class GroupTable:
+    """The groups of one decision, and what it has bound to them so far."""
+
+    def __init__(
+        self, groups: Sequence[GroupFacts], entries: dict[str, Entry], horizon_s: float
+    ) -> None:
+        self.groups, self.entries, self.horizon_s = groups, entries, horizon_s
+        self.runs = [list(group.runs) for group in groups]
+        self._loads: dict[int, Floats] = {}
+        of = [entries[group.group_id] for group in groups]
+        self._n = np.array([group.n_devices for group in groups], dtype=np.int64)
+        self._device = np.array([group.device_bytes for group in groups], dtype=np.float64)
+        self._host = np.array([group.host_bytes for group in groups], dtype=np.float64)
+        self._taken = np.array([entry["host"] for entry in of], dtype=np.float64)
+        self._mean = np.array([entry["mean"] for entry in of], dtype=np.float64)
+        self._cold = np.array([entry["cold"] for entry in of], dtype=np.bool_)
+
+    def large_enough(self, run: WaitingRun) -> NDArray[np.bool_]:
+        """Groups that could hold the run if they were empty."""
+        large: NDArray[np.bool_] = (
+            (self._n >= run.n_devices)
+            & (self._device >= run.device_bytes)
+            & (self._host >= run.host_bytes)
+        )
+        return large
+
+    def find(
+        self, run: WaitingRun, prefer: Literal["spread", "pack"], closed: int | None
+    ) -> Spot | Refusal:
+        """The best spot, but for the group ``closed``."""
+        fits = self.large_enough(run)
+        if not fits.any():
+            detail = (
+                f"no group has {run.n_devices} devices with {_gb(run.device_bytes)} each and "
+                f"{_gb(run.host_bytes)} of host memory, even when empty"
+            )
+            return Refusal(reason=waits.NEVER_FITS, detail=detail)
+        fits &= self._host - self._taken >= run.host_bytes
+        if not fits.any():
+            detail = f"needs {_gb(run.host_bytes)} of host memory, and no group has it free"
+            return Refusal(reason=waits.HOST_MEMORY, detail=detail)
+        fits &= ~self._cold
+        if run.demand is None:
+            empty = fits & (self._mean < ROUNDING)
+            fits = empty if empty.any() else fits
+        if not fits.any():
+            detail = "all groups with room run something whose demand is not known yet"
+            return Refusal(reason=waits.PROFILING, detail=detail)
+        kept = closed is not None and bool(fits[closed])
+        if kept:
+            fits[closed] = False
+        spot = self._best(run, prefer, np.flatnonzero(fits))
+        if spot is not None:
+            return spot
+        if kept and self._best(run, prefer, np.array([closed])) is not None:
+            return Refusal(reason=waits.RESERVED, detail="", lasting=False)
+        detail = (
+            "on every group with room a step, its own or another's, would be delayed by more than "
+            f"its slack (its own is {run.slack_s:.0f} s)"
+        )
+        return Refusal(reason=waits.SLACK, detail=detail)
+
+    def add(self, run: WaitingRun, spot: Spot) -> None:
+        """Bind the run there."""
+        runs = self.runs[spot.i]
+        placed = PlacedRun(
+            run_id=run.run_id,
+            demand=run.demand,
+            phase_s=spot.phase_s,
+            host_bytes=run.host_bytes,
+            slack_s=run.slack_s,
+        )
+        runs.append(placed)
+        self._enter(spot.i)
+
+    def _best(
+        self, run: WaitingRun, prefer: Literal["spread", "pack"], where: NDArray[np.intp]
+    ) -> Spot | None:
+        base = rings.project(run.demand, 0.0, self.horizon_s)
+        shifts, phases_s = rings.phases(run.demand, self.horizon_s)
+        traces = rings.shifted(base, shifts)
+        mean = float(base.mean())
+        lower = np.maximum(0.0, self._mean[where] + mean - rings.CAPACITY) * rings.BINS
+        lower[lower < ROUNDING] = 0.0
+        load = self._mean[where] if prefer == "spread" else -self._mean[where]
+        ranked = np.lexsort((load, self._n[where], lower))[:LOOKS]
+        found: list[tuple[float, int, int]] = []
+        least = np.inf
+        for place, k in enumerate(ranked):
+            if least <= lower[k] + ROUNDING:
+                break
+            over = float(rings.overlaps(self._load(int(where[k])), traces).min())
+            over = 0.0 if over < ROUNDING else over
+            least = min(least, over)
+            found.append((over, place, int(where[k])))
+        for _, _, i in sorted(found):
+            at = self._phase(run, i, traces)
+            if self._within_slack(run, i, traces[at]):
+                return Spot(i=i, phase_s=float(phases_s[at]), mean=mean)
+        return None
+
+    def _phase(self, run: WaitingRun, i: int, traces: Floats) -> int:
+        """Of the phases with the least overlap, the one that keeps most room for jitter."""
+        over = rings.overlaps(self._load(i), traces)
+        equal = np.flatnonzero(over <= over.min() + ROUNDING)
+        if len(equal) == 1 or run.demand is None or not self.runs[i]:
+            return int(equal[0])
+        step = rings.BINS / rings.steps(run.demand, self.horizon_s)
+        wide = rings.widened(self._load(i), max(1, round(JITTER * step)))
+        return int(equal[int(rings.overlaps(wide, traces[equal]).argmin())])
+
+    def _within_slack(self, run: WaitingRun, i: int, trace: Floats) -> bool:
+        over = np.maximum(self._load(i) + trace - rings.CAPACITY, 0.0)
+        if over.sum() <= ROUNDING:
+            return True
+        horizon_s = self.horizon_s
+        if run.demand is not None:
+            own_s = rings.delay_s(over, trace, run.demand, horizon_s)
+            if own_s > run.slack_s:
+                return False
+        return all(
+            rings.delay_s(over, rings.project(r.demand, r.phase_s, horizon_s), r.demand, horizon_s)
+            <= r.slack_s
+            for r in self.runs[i]
+        )
+
+    def _load(self, i: int) -> Floats:
+        """The ring of a group; made anew if its traces have drifted and its periods have not."""
+        if i not in self._loads:
+            entry = self.entries[self.groups[i].group_id]
+            if entry["print"] != node_index.fingerprint(self.runs[i]):
+                self._enter(i)
+            else:
+                self._loads[i] = np.array(entry["load"], dtype=np.float64)
+        return self._loads[i]
+
+    def _enter(self, i: int) -> None:
+        entry = node_index.entry(self.runs[i], self.horizon_s)
+        self.entries[self.groups[i].group_id] = entry
+        self._loads[i] = np.array(entry["load"], dtype=np.float64)
+        self._mean[i], self._cold[i] = entry["mean"], entry["cold"]
+        self._taken[i] = entry["host"]
+
+
+def _gb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"
