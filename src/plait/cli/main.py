@@ -167,6 +167,29 @@ def plan(
 
 
 @app.command()
+def profile(
+    model: Annotated[str, typer.Argument(help="A base model, as in a job file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the two files; default: in the cache.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few sizes, short windows.")] = False,
+    cores: Cores = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Measure a model on this machine: times alone, and slowdowns side by side."""
+    with _told():
+        from plait.cli.profile import profile_command
+        from plait.runtime.settings import Settings
+
+        asked = Settings(cores=cores, device=device, dtype=dtype)
+        raise SystemExit(
+            profile_command(model, asked=asked, out=out, quick=quick, as_json=format is Format.JSON)
+        )
+
+
+@app.command()
 def report(
     directory: Annotated[Path, typer.Argument(help="A launch directory.")],
     alone: Annotated[

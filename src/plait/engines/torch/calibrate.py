@@ -3,6 +3,7 @@
 ``python -m plait.engines.torch.calibrate MODEL_DIR CORES DEVICE DTYPE`` prints one JSON line:
 tokens per second of decoding by batch size, of prefill, and of training. Random tokens, real
 weights. Each is the best of several steps: a busy neighbour only ever makes a step slower.
+``bench`` measures more.
 """
 
 import json
@@ -11,20 +12,17 @@ import time
 
 import torch
 
-from plait.core.ids import OpId, RunId
-from plait.core.operations import Datum, Sample, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.engines.factory import BLOCK_SIZE
 from plait.engines.torch.devices import DTYPES
+from plait.engines.torch.loads import RUN, add_samples, training_data
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.trainer import TorchTrain
 
 BATCHES = (1, 8, 32, 64)
-PROMPT, NEW = 32, 12
-"""Tokens: enough decode steps to leave the prefill behind, few enough for a small machine."""
+PROMPT = 32
 CACHE_TOKENS = 4096
 TRAIN_SEQS, TRAIN_LEN = 8, 64
-RUN = RunId("calibrate")
 
 
 def main() -> None:
@@ -42,19 +40,7 @@ def main() -> None:
 
 
 def _decode(rollout: TorchRollout, batch: int) -> tuple[float, float]:
-    generator = torch.Generator().manual_seed(batch)
-    params = SamplingParams(max_tokens=NEW, seed=batch, ignore_eos=True)
-    for i in range(batch):
-        prompt = torch.randint(3, rollout.shape.vocab_size - 3, (PROMPT,), generator=generator)
-        rollout.add(
-            Sample(
-                op_id=OpId(f"{batch}/{i}"),
-                run_id=RUN,
-                version=None,
-                prompt=tuple(prompt.tolist()),
-                params=params,
-            )
-        )
+    add_samples(rollout, batch, PROMPT)
     decode = prefill = 0.0
     while rollout.has_work():
         start = time.perf_counter()
@@ -69,18 +55,7 @@ def _decode(rollout: TorchRollout, batch: int) -> tuple[float, float]:
 
 def _train(train: TorchTrain, vocab_size: int) -> float:
     train.create(RUN, LoraSpec())
-    generator = torch.Generator().manual_seed(0)
-    data = []
-    for _ in range(TRAIN_SEQS):
-        tokens = torch.randint(3, vocab_size - 3, (TRAIN_LEN + 1,), generator=generator).tolist()
-        data.append(
-            Datum(
-                input_tokens=tokens[:-1],
-                target_tokens=tokens[1:],
-                mask=[i >= TRAIN_LEN // 2 for i in range(TRAIN_LEN)],
-                inputs={"weights": [1.0] * TRAIN_LEN},
-            )
-        )
+    data = training_data(vocab_size, TRAIN_SEQS, TRAIN_LEN)
     best = 0.0
     for _ in range(2):
         start = time.perf_counter()
