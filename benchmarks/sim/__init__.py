@@ -1,0 +1,1 @@
+"""Figures on a virtual clock: the papers' settings, simulated."""
