@@ -36,3 +36,18 @@ async def test_every_wait_that_another_turn_may_follow_is_decided(
         view = ToolWaitView(**row["view"])
         plan, _ = make("plait").residency.decide(view, row["state"], row["now"])
         assert row["plan"] == {"keep": plan.keep, "reason": plan.reason}
+
+
+async def test_seats_are_decided_by_what_steps_take(byte_model: Path, tmp_path: Path) -> None:
+    """Three jobs share by seats: one at first, and each is told why it waits."""
+    policy = make("plait", admission="adaptive", stretch=3.5)
+    async with launch(tmp_path, byte_model, policy=policy) as running:
+        for name in ("a", "b", "c"):
+            running.add_job(job(name, byte_model, steps=4), EvenSource())
+        await running.wait_all()
+    rows = [r for r in read_jsonl(tmp_path / "decisions.jsonl") if r["kind"] == "admission"]
+    assert rows[0]["state"] == {}
+    assert max(len(row["plan"]["admit"]) for row in rows[:3]) == 1
+    assert {w["reason"] for row in rows for w in row["plan"]["waits"]} == {"stretch"}
+    assert any(run["alone_s"] > 0.0 for run in rows[-1]["view"]["runs"])
+    assert rows[-1]["state"]["control"]["epoch"] >= 1

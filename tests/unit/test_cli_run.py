@@ -46,6 +46,11 @@ def test_a_launch_gets_a_new_or_an_empty_directory(tmp_path: Path) -> None:
 def test_options_of_the_policy_are_pairs() -> None:
     found = policy_options(["dispatch=fifo", "max_active=2"])
     assert found == {"dispatch": "fifo", "max_active": 2}
+    assert policy_options(["stretch=1.5", "x=1.", "y=a.5"]) == {
+        "stretch": 1.5,
+        "x": "1.",
+        "y": "a.5",
+    }
     for wrong in ("dispatch", "=fifo", "dispatch="):
         with pytest.raises(ConfigError, match="key=value"):
             policy_options([wrong])

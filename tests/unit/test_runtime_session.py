@@ -92,6 +92,20 @@ async def test_a_prompt_is_scored_and_the_likeliest_tokens_named(
             await run.sample(PROMPT, params, topk_logprobs="3")  # type: ignore[arg-type]
 
 
+async def test_policies_are_told_how_long_steps_take(tmp_path: Path, byte_model: Path) -> None:
+    async with session(tmp_path / "a", byte_model) as s:
+        run = await s.create_run("one")
+        facts = s.head.roster[RunId("one")]
+        assert (facts.view().tpts_s, facts.view().alone_s) == (0.0, 0.0)
+        await one_step(run, 1)
+        await one_step(run, 2)
+        view = facts.view()
+        assert 0.0 < view.alone_s <= view.tpts_s < 60.0
+        before = view.tpts_s
+        await run.optim_step(ADAM, progress={"step": 2})
+        assert facts.view().tpts_s == before, "no step of the job has been done"
+
+
 async def test_the_seven_operations_and_a_second_life(tmp_path: Path, byte_model: Path) -> None:
     async with session(tmp_path / "a", byte_model) as s:
         run = await s.create_run("one")

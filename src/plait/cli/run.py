@@ -73,14 +73,18 @@ def run_command(
     return conclude(outcomes, [spec.name for spec in specs], target, as_json=as_json)
 
 
-def policy_options(pairs: Sequence[str]) -> dict[str, str | int]:
+def policy_options(pairs: Sequence[str]) -> dict[str, str | int | float]:
     """``key=value`` of ``--option``; the policy itself refuses what it does not know."""
-    options: dict[str, str | int] = {}
+    options: dict[str, str | int | float] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not (key and sign and value):
             raise ConfigError(f"--option {pair}: write it as key=value, such as dispatch=fifo")
-        options[key] = int(value) if value.isdecimal() else value
+        whole, _, parts = value.partition(".")
+        if value.isdecimal():
+            options[key] = int(value)
+        else:
+            options[key] = float(value) if whole.isdecimal() and parts.isdecimal() else value
     return options
 
 

@@ -27,7 +27,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plait.core.ids import TenantId
 from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
 from plait.core.plan import Wait
 from plait.policies import node_index, node_queue, reservation, rings, waits
@@ -70,32 +69,28 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        known_s = float(state.get("horizon_s", 0.0))
-        horizon_s = max(known_s, rings.horizon(max(_periods(view), default=0.0)))
-        entries, self._changed, freed = node_index.refresh(
-            state.get("groups", {}), view.groups, horizon_s, anew=horizon_s != known_s
-        )
-        self._table = GroupTable(view.groups, entries, horizon_s)
-        self._epoch = int(state.get("epoch", 0)) + freed
+        index = node_index.refresh(state, view)
+        self._changed = index.changed
+        self._table = GroupTable(view.groups, index.entries, index.horizon_s)
+        self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)
         self._since_overdue = int(state.get("since_overdue", 0))
         self._reserved: reservation.Reserved | None = state.get("reserved")
-        here = {run.run_id for group in view.groups for run in group.runs}
-        self._bound = {r: e for r, e in state.get("bound", {}).items() if r in here}
+        self._bound: dict[str, dict[str, Any]] = dict(state.get("bound", {}))
+        self._tenants: dict[str, list[float]] = dict(state.get("tenants", {}))
+        for run_id in index.left:
+            if run_id in self._bound:
+                self._charge(self._bound.pop(run_id), -1)
         self._quotas = by_tenant(policy.quotas)
         self._asking = {run.tenant_id for run in view.waiting}
-        self._held: dict[TenantId, float] = {}
-        self._n_runs: dict[TenantId, int] = {}
         self._n_failed = 0
-        for kept in self._bound.values():
-            self._charge(kept)
 
     def run(self) -> tuple[PlacementPlan, State]:
         """The plan and the new state."""
         table = self._table
         shift = tuple(b for g in self._changed for b in _rephased(g, table.horizon_s))
         queue, overdue = node_queue.order(
-            self._places, self._waiting, self._held, self._since_overdue, self._eligible
+            self._places, self._waiting, self._tenants, self._since_overdue, self._eligible
         )
         bind: list[Binding] = []
         placed: list[WaitingRun] = []
@@ -124,6 +119,7 @@ class _Decision:
             "groups": table.entries,
             "queue": node_queue.settle(self._places, self._waiting, placed),
             "bound": self._bound,
+            "tenants": self._tenants,
             "reserved": self._reserved,
             "since_overdue": self._since_overdue,
         }
@@ -136,9 +132,10 @@ class _Decision:
         if quota is None:
             return None
         n_devices = sum(group.n_devices for group in self._table.groups)
-        share = self._held.get(run.tenant_id, 0.0) / max(1, n_devices)
-        n_runs = self._n_runs.get(run.tenant_id, 0)
-        why = quota.exceeded(n_runs, share, contended=len(self._asking) > 1)
+        n_runs, devices = self._tenants.get(run.tenant_id, (0, 0.0))
+        why = quota.exceeded(
+            int(n_runs), devices / max(1, n_devices), contended=len(self._asking) > 1
+        )
         return Refusal(reason=waits.QUOTA, detail=why) if why else None
 
     def _try(
@@ -173,28 +170,19 @@ class _Decision:
     def _bind(self, run: WaitingRun, spot: Spot) -> Binding:
         group = self._table.groups[spot.i]
         self._table.add(run, spot)
-        self._bound[run.run_id] = kept = {
+        self._bound[run.run_id] = {
             "tenant": run.tenant_id,
             "devices": group.n_devices * spot.mean,
             "until": reservation.until(run, self._now),
         }
-        self._charge(kept)
+        self._charge(self._bound[run.run_id], 1)
         return Binding(run_id=run.run_id, group_id=group.group_id, phase_s=spot.phase_s)
 
-    def _charge(self, kept: dict[str, Any]) -> None:
-        tenant = TenantId(kept["tenant"])
-        self._held[tenant] = self._held.get(tenant, 0.0) + kept["devices"]
-        self._n_runs[tenant] = self._n_runs.get(tenant, 0) + 1
-
-
-def _periods(view: PlacementView) -> Iterator[float]:
-    for run in view.waiting:
-        if run.demand is not None:
-            yield run.demand.period_s
-    for group in view.groups:
-        for placed in group.runs:
-            if placed.demand is not None:
-                yield placed.demand.period_s
+    def _charge(self, kept: dict[str, Any], sign: int) -> None:
+        """One run more or fewer of its tenant's."""
+        n, devices = self._tenants.pop(kept["tenant"], (0, 0.0))
+        if n + sign > 0:
+            self._tenants[kept["tenant"]] = [n + sign, devices + sign * kept["devices"]]
 
 
 def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:

@@ -9,10 +9,11 @@ Left to others: choosing (``node_groups``), projecting (``rings``).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from plait.core.errors import ConfigError
-from plait.core.placement import Demand, GroupFacts, PlacedRun
+from plait.core.placement import Demand, GroupFacts, PlacedRun, PlacementView
 from plait.policies import rings
 
 Entry = dict[str, Any]
@@ -47,23 +48,58 @@ def entry(runs: Sequence[PlacedRun], horizon_s: float) -> Entry:
     }
 
 
-def refresh(
-    old: Mapping[str, Entry], groups: Sequence[GroupFacts], horizon_s: float, *, anew: bool
-) -> tuple[dict[str, Entry], list[GroupFacts], bool]:
-    """Entries of all groups now; the groups that have changed by themselves (a run has left, a
-    demand has drifted); and whether anything has become free. ``anew``: the horizon has changed."""
-    new: dict[str, Entry] = {}
-    changed: list[GroupFacts] = []
-    freed = len(old) != len(groups)
-    for group in groups:
-        known = old.get(group.group_id)
-        if known is not None and not anew and known["key"] == key(group.runs):
-            new[group.group_id] = known
-            continue
-        now = new[group.group_id] = entry(group.runs, horizon_s)
-        changed.append(group)
-        freed = freed or known is None or _freed(known, now)
-    return new, changed, freed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """All groups as they are now."""
+
+    horizon_s: float
+    entries: dict[str, Entry]
+    changed: tuple[GroupFacts, ...]
+    """Those that have changed by themselves: a run has left, a demand has drifted."""
+    left: frozenset[str]
+    """Runs that are not where they were."""
+    freed: bool
+    """Somebody who found no place before may find one now."""
+
+
+def refresh(state: Mapping[str, Any], view: PlacementView) -> Index:
+    """The index that ``state`` holds (``groups``, ``horizon_s``), brought up to the facts."""
+    old: Mapping[str, Entry] = state.get("groups", {})
+    known_s = float(state.get("horizon_s", 0.0))
+    changed = tuple(g for g in view.groups if not _same(old.get(g.group_id), g.runs))
+    demands = [r.demand for r in view.waiting] + [r.demand for g in changed for r in g.runs]
+    longest_s = max((d.period_s for d in demands if d is not None), default=0.0)
+    horizon_s = max(known_s, rings.horizon(longest_s))
+    stale = changed if horizon_s == known_s else view.groups
+    made: dict[str, Entry] = {group.group_id: entry(group.runs, horizon_s) for group in stale}
+    entries: dict[str, Entry] = {
+        g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups
+    }
+    gone = old.keys() - entries.keys()
+    before = {group_id: old[group_id] for group_id in (*made, *gone) if group_id in old}
+    there = {run.run_id for group in stale for run in group.runs}
+    return Index(
+        horizon_s=horizon_s,
+        entries=entries,
+        changed=changed,
+        left=frozenset(r for known in before.values() for r, *_ in known["key"] if r not in there),
+        freed=any(_freed(before.get(group_id), now) for group_id, now in made.items()),
+    )
+
+
+def _same(known: Entry | None, runs: Sequence[PlacedRun]) -> bool:
+    """Compared in place: lists made for it would set off the garbage collector."""
+    if known is None or len(known["key"]) != len(runs):
+        return False
+    for (run_id, phase_s, period_s), run in zip(known["key"], runs, strict=True):
+        demand = run.demand
+        if (
+            run_id != run.run_id
+            or phase_s != run.phase_s
+            or period_s != (0.0 if demand is None else demand.period_s)
+        ):
+            return False
+    return True
 
 
 def check(demand: Demand | None, run_id: str) -> None:
@@ -76,8 +112,9 @@ def check(demand: Demand | None, run_id: str) -> None:
         raise ConfigError(f"run {run_id}: a demand is one or more shares in 0 … 1: profile it anew")
 
 
-def _freed(before: Entry, after: Entry) -> bool:
-    """Whether somebody may find a place now who did not before."""
+def _freed(before: Entry | None, after: Entry) -> bool:
+    if before is None:
+        return True
     phases = {run_id: phase_s for run_id, phase_s, _ in before["key"]}
     return bool(
         after["mean"] < before["mean"] - FREED

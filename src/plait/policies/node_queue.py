@@ -11,12 +11,14 @@ Invariants: the first of the order that found no place is the *head*; a group is
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from plait.core.ids import TenantId
 from plait.core.placement import WaitingRun
 from plait.policies.fairness import AGE_GRANTS, MIN_WEIGHT
 
 AGE_BINDS = AGE_GRANTS
 """Overtakings until a run is overdue: the same bound as in every other queue."""
+
+NONE = (0, 0.0)
+"""Of a tenant that has nothing bound."""
 
 Places = dict[str, dict[str, Any]]
 """By run that waits. ``over``: how often it was overtaken; ``tried``: the epoch in which it last
@@ -31,17 +33,18 @@ def enter(old: Mapping[str, dict[str, Any]], waiting: Sequence[WaitingRun]) -> P
 def order(
     places: Places,
     waiting: Sequence[WaitingRun],
-    held: Mapping[TenantId, float],
+    tenants: Mapping[str, Sequence[float]],
     since_overdue: int,
     eligible: Callable[[WaitingRun], bool],
 ) -> tuple[list[WaitingRun], WaitingRun | None]:
-    """The queue, and the overdue run at its head, if one is. ``held``: devices of each tenant;
+    """The queue, and the overdue run at its head, if one is. ``tenants``: how many runs each has
+    bound, and how many devices they take on average;
     ``eligible``: its turn would not be lost on it."""
     queue = sorted(
         waiting,
         key=lambda r: (
             -r.priority,
-            held.get(r.tenant_id, 0.0) / max(r.weight, MIN_WEIGHT),
+            tenants.get(r.tenant_id, NONE)[1] / max(r.weight, MIN_WEIGHT),
             r.since_s,
             r.order,
         ),

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.placement import GroupFacts, PlacedRun, WaitingRun
+from plait.core.placement import Demand, GroupFacts, PlacedRun, WaitingRun
 from plait.policies import node_index, rings, waits
 from plait.policies.node_index import Entry
 from plait.policies.rings import Floats
@@ -28,6 +28,8 @@ JITTER = 0.05
 closely that their curves almost overlap (JigsawRL Fig. 6)."""
 ROUNDING = 1e-6
 """Overlaps that differ by less are equal, in bins."""
+SEAM = 0.5
+"""Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class GroupTable:
         self, groups: Sequence[GroupFacts], entries: dict[str, Entry], horizon_s: float
     ) -> None:
         self.groups, self.entries, self.horizon_s = groups, entries, horizon_s
-        self.runs = [list(group.runs) for group in groups]
+        self.runs: list[Sequence[PlacedRun]] = [group.runs for group in groups]
         self._loads: dict[int, Floats] = {}
         of = [entries[group.group_id] for group in groups]
         self._n = np.array([group.n_devices for group in groups], dtype=np.int64)
@@ -115,7 +117,6 @@ class GroupTable:
 
     def add(self, run: WaitingRun, spot: Spot) -> None:
         """Bind the run there."""
-        runs = self.runs[spot.i]
         placed = PlacedRun(
             run_id=run.run_id,
             demand=run.demand,
@@ -123,7 +124,7 @@ class GroupTable:
             host_bytes=run.host_bytes,
             slack_s=run.slack_s,
         )
-        runs.append(placed)
+        self.runs[spot.i] = (*self.runs[spot.i], placed)
         self._enter(spot.i)
 
     def _best(
@@ -137,13 +138,14 @@ class GroupTable:
         lower[lower < ROUNDING] = 0.0
         load = self._mean[where] if prefer == "spread" else -self._mean[where]
         ranked = np.lexsort((load, self._n[where], lower))[:LOOKS]
+        seam = SEAM * (1 if run.demand is None else rings.steps(run.demand, self.horizon_s))
         found: list[tuple[float, int, int]] = []
         least = np.inf
         for place, k in enumerate(ranked):
             if least <= lower[k] + ROUNDING:
                 break
             over = float(rings.overlaps(self._load(int(where[k])), traces).min())
-            over = 0.0 if over < ROUNDING else over
+            over = 0.0 if over < seam else over
             least = min(least, over)
             found.append((over, place, int(where[k])))
         for _, _, i in sorted(found):
@@ -163,19 +165,21 @@ class GroupTable:
         return int(equal[int(rings.overlaps(wide, traces[equal]).argmin())])
 
     def _within_slack(self, run: WaitingRun, i: int, trace: Floats) -> bool:
+        """No phase is more exact than the distance of two, so less than that is no delay."""
         over = np.maximum(self._load(i) + trace - rings.CAPACITY, 0.0)
         if over.sum() <= ROUNDING:
             return True
-        horizon_s = self.horizon_s
+        traces: list[tuple[Demand | None, Floats, float]] = []
         if run.demand is not None:
-            own_s = rings.delay_s(over, trace, run.demand, horizon_s)
-            if own_s > run.slack_s:
+            traces.append((run.demand, trace, run.slack_s))
+        for r in self.runs[i]:
+            there = rings.project(r.demand, r.phase_s, self.horizon_s)
+            traces.append((r.demand, there, r.slack_s))
+        for demand, busy, slack_s in traces:
+            unseen_s = 0.0 if demand is None else demand.period_s / rings.PHASES
+            if rings.delay_s(over, busy, demand, self.horizon_s) > slack_s + unseen_s:
                 return False
-        return all(
-            rings.delay_s(over, rings.project(r.demand, r.phase_s, horizon_s), r.demand, horizon_s)
-            <= r.slack_s
-            for r in self.runs[i]
-        )
+        return True
 
     def _load(self, i: int) -> Floats:
         """The ring of a group; made anew if its traces have drifted and its periods have not."""

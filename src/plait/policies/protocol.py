@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from plait.core.placement import PlacementPlan, PlacementView
 from plait.core.plan import AdmissionPlan, DispatchPlan, HomePlan, MovesPlan, ResidencyPlan
 from plait.core.view import AdmissionView, DispatchView, HomeView, MovesView, ToolWaitView
 
@@ -75,6 +76,19 @@ class Moves(Protocol):
         ...
 
     def decide(self, view: MovesView, state: State, now: float) -> tuple[MovesPlan, State]: ...
+
+
+class Placement(Protocol):
+    """Which node group a full-weight run gets (PlexRL placement)."""
+
+    @property
+    def name(self) -> str:
+        """The decision's own name, for the trace."""
+        ...
+
+    def decide(
+        self, view: PlacementView, state: State, now: float
+    ) -> tuple[PlacementPlan, State]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

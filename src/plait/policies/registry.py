@@ -11,13 +11,17 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from plait.core.errors import ConfigError
+from plait.policies.adaptive import STRETCH, AdaptiveAdmission
 from plait.policies.admission import KvAdmission
 from plait.policies.baselines.one_at_a_time import OneAtATime
+from plait.policies.baselines.round_robin import RoundRobin
 from plait.policies.baselines.rounds import RoundAdmission, RoundDispatch
+from plait.policies.baselines.sjf import ShortestFirst
 from plait.policies.baselines.unlimited import AdmitAll
 from plait.policies.company import MOST_ROWS
 from plait.policies.dispatch import FairDispatch, FifoDispatch
 from plait.policies.home import FewestRuns
+from plait.policies.hrrn import HrrnDispatch
 from plait.policies.moves import EvenOut, StayAll
 from plait.policies.protocol import Admission, Dispatch, Moves, Residency, Sharing
 from plait.policies.residency import KvResidency, LeaveAll
@@ -60,19 +64,24 @@ def _plait(
     *,
     max_active: int = 0,
     estimate: Literal["measured", "worst"] = "measured",
-    dispatch: Literal["fair", "fifo"] = "fair",
+    dispatch: Literal["fair", "fifo", "hrrn", "hrrn-no-switch", "sjf", "round-robin"] = "fair",
     merge_rows: int = MOST_ROWS,
     residency: Literal["kv", "off"] = "kv",
     moves: Literal["even", "off"] = "even",
+    admission: Literal["kv", "adaptive"] = "kv",
+    stretch: float = STRETCH,
     topology: Topology = "disaggregated",
 ) -> Sharing:
-    chosen: Dispatch = (FairDispatch if dispatch == "fair" else FifoDispatch)(merge_rows=merge_rows)
+    chosen = _DISPATCH[dispatch](merge_rows)
     kept: Residency = KvResidency() if residency == "kv" else LeaveAll()
     moved: Moves = EvenOut() if moves == "even" else StayAll()
-    admission = KvAdmission(max_active=max_active, estimate=estimate)
+    under_kv = KvAdmission(max_active=max_active, estimate=estimate)
+    admitting: Admission = under_kv
+    if admission == "adaptive":
+        admitting = AdaptiveAdmission(inner=under_kv, stretch=stretch)
     return Sharing(
         name=name,
-        admission=admission,
+        admission=admitting,
         dispatch=chosen,
         residency=kept,
         home=FewestRuns(),
@@ -126,6 +135,22 @@ def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _stretch(value: Any) -> bool:
+    """A target for ``AdaptiveAdmission``: 0 is none, and nobody is faster shared than alone."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and (value == 0 or 1 <= value < float("inf"))
+
+
+_DISPATCH: dict[str, Callable[[int], Dispatch]] = {
+    "fair": lambda rows: FairDispatch(merge_rows=rows),
+    "fifo": lambda rows: FifoDispatch(merge_rows=rows),
+    "hrrn": lambda rows: HrrnDispatch(merge_rows=rows),
+    "hrrn-no-switch": lambda rows: HrrnDispatch(
+        name="hrrn-no-switch", merge_rows=rows, switch_aware=False
+    ),
+    "sjf": lambda rows: ShortestFirst(),
+    "round-robin": lambda rows: RoundRobin(),
+}
 _TOPOLOGY = {"topology": _one_of("disaggregated", "collocated")}
 _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]]]] = {
     DEFAULT: (
@@ -133,7 +158,9 @@ _MAKERS: dict[str, tuple[Callable[..., Sharing], dict[str, Callable[[Any], bool]
         {
             "max_active": _count,
             "estimate": _one_of("measured", "worst"),
-            "dispatch": _one_of("fair", "fifo"),
+            "admission": _one_of("kv", "adaptive"),
+            "stretch": _stretch,
+            "dispatch": _one_of(*_DISPATCH),
             "merge_rows": _count,
             "residency": _one_of("kv", "off"),
             "moves": _one_of("even", "off"),

@@ -31,6 +31,8 @@ PHASES = 32
 """Tried at most per run: 3 % of a step apart, below its jitter."""
 CAPACITY = 1.0
 """All of a group's devices."""
+USED = 1e-9
+"""Below it a bin is idle, but for rounding."""
 
 
 def horizon(longest_s: float) -> float:
@@ -95,10 +97,6 @@ def delay_s(over: Floats, trace: Floats, demand: Demand | None, horizon_s: float
     as if the others always went first. An upper bound."""
     n = 1 if demand is None else steps(demand, horizon_s)
     return float(over[trace > USED].sum()) * horizon_s / BINS / n
-
-
-USED = 1e-9
-"""Below it a bin is idle, but for rounding."""
 
 
 @lru_cache(maxsize=1024)

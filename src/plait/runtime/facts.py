@@ -16,6 +16,7 @@ from plait.core.view import RunView
 from plait.profiles.kv import KvProfile, expected_blocks
 from plait.profiles.timing import TimingProfile
 from plait.runtime.journal import Journal
+from plait.runtime.pace import Pace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class RunFacts:
     kv: dict[bool, KvProfile] = field(default_factory=dict)
     """Measured footprints: evaluations apart (``True``), since their batches have another shape."""
     timing: TimingProfile = field(default_factory=TimingProfile)
+    pace: Pace = field(default_factory=Pace)
     rollout_since_s: float = 0.0
     """When the rollout under way was admitted; ``since_s`` moves with the training side too."""
     kv_block_s: float = 0.0
@@ -94,11 +96,14 @@ class RunFacts:
             kv_blocks=expected_blocks(self.kv_profile, self.worst_blocks),
             kv_blocks_worst=self.worst_blocks,
             evaluating=self.evaluating,
+            tpts_s=self.pace.tpts_s,
+            alone_s=self.pace.alone_s,
         )
 
     def staged(self, now: float, journal: Journal) -> None:
         """Its stage has changed."""
         self.since_s = now
+        self.pace.staged(self.stage, now)
         journal.event(self.spec.run_id, "stage", stage=self.stage.value, step=self.step)
 
     def waits_for(self, wait: Wait, journal: Journal) -> None:

@@ -152,6 +152,7 @@ class Head:
         if facts.paused == paused:
             return
         facts.paused = paused
+        facts.pace.spoiled()
         self.samples.set_paused(run_id, paused)
         self.journal.event(run_id, "paused" if paused else "resumed")
         self._decide()

@@ -120,7 +120,10 @@ class Ledger:
         self._charged = (used_s, used_tokens)
         facts.version, facts.path = version, path
         facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
-        facts.step = int((progress or {}).get("step", facts.step))
+        step = int((progress or {}).get("step", facts.step))
+        if step > facts.step:
+            facts.pace.stepped(self._head.now())
+        facts.step = step
 
     async def retain(self) -> None:
         """Drop versions that need not be kept. What is committed stays so whatever becomes of
