@@ -18,6 +18,7 @@ from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.sim.batch import BUCKETS, Batch, Row
 from plait.sim.costs.protocol import Costs
+from plait.sim.solo import Remembered, Solo
 from plait.sim.worker import Worker
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class Engine:
         """Called when its kind of rollout has changed, when it has run out of rows, and when rows
         have come while it is held back."""
         self._arrivals: list[Row] = []
+        self._solo: Solo | None = None
+        """In the fluid mode, while it has one run's rows that need nobody's attention."""
+        self._solo_left_s = 0.0
+        self._times = Remembered(costs, pool_tokens)
+        self._may_solo = bool(owner) and not exact and not buckets
         self._now, self._most_rows, self._buckets = now, most_rows, buckets
         self._order = 0
         self._counted = 0.0
@@ -73,11 +79,14 @@ class Engine:
 
     @property
     def left_s(self) -> float:
-        return self.batch.left_s
+        return self.batch.left_s if self._solo is None else self._solo_left_s
 
     @left_s.setter
     def left_s(self, value: float) -> None:
-        self.batch.left_s = value
+        if self._solo is None:
+            self.batch.left_s = value
+        else:
+            self._solo_left_s = value
 
     @property
     def kind(self) -> Kind:
@@ -85,7 +94,7 @@ class Engine:
 
     @property
     def substage(self) -> Substage:
-        rows = self.batch.rows
+        rows = self.batch.rows if self._solo is None else self._solo.rows
         run = RunId(rows[0].portion.run if rows else self.owner)
         return Substage(
             key=self.name,
@@ -94,7 +103,7 @@ class Engine:
             kind=self._kind,
             work_s=self.left_s,
             tokens=len(rows),
-            context=round(self.batch.context / len(rows)) if rows else 0,
+            context=round(self.batch.context / len(rows)) if self.batch.rows else 0,
             n_samples=len(rows),
         )
 
@@ -120,16 +129,26 @@ class Engine:
 
     def submit(self, rows: list[Row]) -> None:
         """Samples that want to decode here."""
+        if self._may_solo:
+            if self._solo is None and self._starts_solo(rows):
+                return
+            self._interrupt()
         if not self.batch.between_steps and self.worker.runs(self.name):
             self._arrivals += rows
             return
         self._update(rows)
 
     def reached(self) -> None:
-        self._update([])
+        if self._solo is None:
+            self._update([])
+        else:
+            self._end_solo()
 
     def flops_done(self) -> float:
-        n, self._counted = self.batch.n_tokens - self._counted, self.batch.n_tokens
+        total = self.batch.n_tokens
+        if self._solo is not None and self._solo.total_s > 0.0:
+            total += self._solo.n_tokens * (1.0 - self._solo_left_s / self._solo.total_s)
+        n, self._counted = total - self._counted, total
         return self.costs.flops(max(0, round(n)))
 
     def away(self, row: Row) -> None:
@@ -147,6 +166,7 @@ class Engine:
     def lost(self) -> None:
         """Its worker is gone, and all caches with it: what was drawn is kept, to be computed
         again."""
+        self._interrupt()
         self.worker.sync()
         ended = self.batch.settle()
         self._charge(len(ended))
@@ -170,6 +190,7 @@ class Engine:
     def take(self, portion: "Portion") -> list[Row]:
         """Take out all of a portion's samples that are here, to go on elsewhere or to be dropped;
         those out with a tool are forgotten as far as the cache goes."""
+        self._interrupt()
         self._update([])
         self.worker.sync()
         mine = [row for row in self.batch.rows if row.portion is portion]
@@ -209,6 +230,61 @@ class Engine:
         for row in ended:
             row.portion.turn_ended(row)
 
+    def _starts_solo(self, rows: list[Row]) -> bool:
+        """Let the rows run to their end in one go, if nothing else is here or comes back."""
+        busy = self.batch.rows or self.queue or self.idle or self.worker.lost
+        if busy or not rows or any(row.more for row in rows):
+            return False
+        self._solo = Solo(
+            rows,
+            self._times,
+            pool_tokens=self.pool_tokens,
+            headroom=HEADROOM_STEPS,
+            most_rows=self._most_rows,
+        )
+        self._solo_left_s = self._solo.total_s
+        self._kind = _kind(len(rows))
+        self.job = self.owner
+        self.worker.start(self)
+        return True
+
+    def _end_solo(self) -> None:
+        """All its rows have ended."""
+        assert self._solo is not None
+        rows = self._solo.rows
+        self._leave_solo(1.0)
+        for row in rows:
+            row.portion.turn_ended(row)
+
+    def _interrupt(self) -> None:
+        """Somebody else comes, or its rows go: on with those that have not ended, as usual."""
+        if self._solo is None:
+            return
+        self.worker.sync()
+        solo, left_s = self._solo, self._solo_left_s
+        part = 1.0 - left_s / solo.total_s if solo.total_s > 0.0 else 1.0
+        rows = solo.at(solo.total_s - left_s)
+        going_on = set(map(id, rows))
+        self._leave_solo(part)
+        self.queue.extend(rows)
+        for row in solo.rows:
+            if id(row) not in going_on:
+                row.portion.turn_ended(row)
+        self._update([])
+
+    def _leave_solo(self, part: float) -> None:
+        solo = self._solo
+        assert solo is not None
+        self.worker.stop(self.name)
+        self._solo = None
+        self.batch.n_tokens += solo.n_tokens * part
+        self.n_preempted += solo.n_preempted
+        portion = solo.rows[0].portion
+        portion.throttled |= solo.n_preempted > 0
+        portion.charge(
+            device_s=solo.total_s * part * self.worker.n_devices, held_s=solo.held_s * part
+        )
+
     def _plan(self) -> None:
         batch, running = self.batch, self.worker.runs(self.name)
         batch.plan(self.pool_tokens, every=bool(self.queue))
@@ -219,7 +295,7 @@ class Engine:
                 self.on_change(self)
             return
         n = len(batch.rows)
-        kind = Kind.DECODE if n < BUCKETS[0] else Kind.BATCH if n < BUCKETS[1] else Kind.PREFILL
+        kind = _kind(n)
         runs = self.batch.adapters
         job = self.owner or (str(next(iter(runs))) if len(runs) == 1 else "")
         if (kind, job) != (self._kind, self.job) and running:
@@ -299,3 +375,9 @@ class Engine:
         n = len(self.batch.rows)
         if n or n_ended:
             self._spent += self.batch.settled_s / (n + n_ended / 2)
+
+
+def _kind(n_rows: int) -> Kind:
+    return (
+        Kind.DECODE if n_rows < BUCKETS[0] else Kind.BATCH if n_rows < BUCKETS[1] else Kind.PREFILL
+    )

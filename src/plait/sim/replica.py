@@ -2,7 +2,8 @@
 
 Rollout changes its kind with the tokens of a forward step and waits for tools in between;
 reference and training follow when the whole batch has been rolled out and rewarded. What is still
-to come is told from the step before, as its sub-stages went then (JigsawRL, Fig. 6: steps resemble each other),
+to come is told from the step before, as its sub-stages went then (JigsawRL,
+Fig. 6: steps resemble each other),
 and in the first step from the cost model.
 
 Training's time includes the new weights' way to rollout, and loads and offloads where the optimizer
