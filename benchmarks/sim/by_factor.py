@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from benchmarks.sim.told import rounded
 from plait.sim.costs.attained import NAMES
 from plait.sim.costs.roofline import costs_of
 from plait.sim.world import CostsOf
-
-from benchmarks.sim.told import rounded
 
 BY = 0.3
 

@@ -2,8 +2,8 @@
 1 to 32 runs, and where sharing loses.
 
 The paper gives no table in text that survives, only ranges over its settings; ours are compared
-with the ends of these. Its ranges hang on what is measured as *utilisation*: the paper reads AI-core
-counters, we give the share of device time in which something ran, and MFU beside it.
+with the ends of these. Its utilisation is read from AI-core counters; ours is the share of device
+time in which something ran, with MFU beside it.
 """
 
 from collections.abc import Sequence
@@ -226,7 +226,5 @@ def _replication(size: Size) -> dict[str, Any]:
 
 def _gain(costs: CostsOf, *, size: Size, over: str) -> float:
     """At 0.6B, with few steps."""
-    setting = marlaas.replicas(
-        "qwen3-0.6b", "wiki-search", size.replicas, steps=min(2, size.steps)
-    )
+    setting = marlaas.replicas("qwen3-0.6b", "wiki-search", size.replicas, steps=min(2, size.steps))
     return run(setting, over, costs).makespan_s / run(setting, OURS, costs).makespan_s

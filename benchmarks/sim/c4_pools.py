@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.sim.by_factor import by_factor
 from benchmarks.sim.told import beside, device_s_per_step, tpts_s
+from plait.policies.baselines import packing
 from plait.policies.hrrn import HrrnDispatch
 from plait.policies.protocol import Dispatch
 from plait.policies.registry import make
@@ -35,6 +36,7 @@ def shared(dispatch: Dispatch | None = None) -> Scheme:
         name="shared-train",
         sharing=make(),
         full="shared-train",
+        placement=packing.spread(),
         dispatch=dispatch or HrrnDispatch(),
     )
 

@@ -14,21 +14,25 @@ from typing import Any
 from benchmarks.figure import RESULTS
 from benchmarks.sim.c4_pools import run
 from benchmarks.sim.told import beside
+from plait.policies.baselines import packing
 from plait.policies.hrrn import HrrnDispatch
 from plait.policies.node_groups import CyclicPlacement
 from plait.policies.registry import make
 from plait.sim.costs.roofline import costs_of
-from plait.sim.outcome import Outcome
 from plait.sim.schemes import Placement, Scheme, isolated
 from plait.sim.spec import Setting
 from plait.sim.workloads.cluster import THREE_MONTHS, trace
 
 PAPER = {"pack": 0.70, "spread": 0.65, "spread+backfill": 0.56}
 """Makespan over isolated's, from summaries of the paper."""
+Compared = tuple[dict[str, Any], dict[str, list[float]]]
+"""What is told of all policies, and every job's queueing delay by policy."""
+
 PLACEMENTS: Mapping[str, Placement] = {
-    "pack": CyclicPlacement(name="pack", prefer="pack", backfill=False),
-    "spread": CyclicPlacement(name="spread", prefer="spread", backfill=False),
-    "spread+backfill": CyclicPlacement(name="spread+backfill", prefer="spread"),
+    "pack": packing.pack(),
+    "spread": packing.spread(),
+    "spread+backfill": packing.spread(backfill=True),
+    "cyclic": CyclicPlacement(),
 }
 
 
@@ -48,8 +52,8 @@ def workload(*, jobs_per_day: float, n_groups: int, compress: float, days: float
     return replace(setting, jobs=jobs, options={"rollout_from": "brought"})
 
 
-def compare(setting: Setting, days: float, compress: float) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """Makespans and queueing delays, in days of the trace; the second are all delays."""
+def compare(setting: Setting, days: float, compress: float) -> Compared:
+    """Makespans and queueing delays, in days of the trace."""
     schemes = {"isolated": isolated()}
     for name, placement in PLACEMENTS.items():
         schemes[name] = Scheme(
@@ -113,12 +117,15 @@ def draw(delays: Mapping[str, list[float]], name: str = "C4") -> str:
     return path.name
 
 
-def months(*, jobs_per_day: float = 20.0, n_groups: int = 2, compress: float = 8.0,
-           days: float = THREE_MONTHS) -> tuple[dict[str, Any], dict[str, list[float]]]:
+def months(
+    *,
+    jobs_per_day: float = 20.0,
+    n_groups: int = 2,
+    compress: float = 8.0,
+    days: float = THREE_MONTHS,
+) -> Compared:
     """The comparison at some size."""
-    setting = workload(
-        jobs_per_day=jobs_per_day, n_groups=n_groups, compress=compress, days=days
-    )
+    setting = workload(jobs_per_day=jobs_per_day, n_groups=n_groups, compress=compress, days=days)
     return compare(setting, days, compress)
 
 

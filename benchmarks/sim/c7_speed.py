@@ -141,9 +141,7 @@ def week(part: float) -> Setting:
 def virtual_week(part: float) -> dict[str, float]:
     """Its seconds on this machine, with placement and dispatch as they are in service."""
     setting = week(part)
-    scheme = Scheme(
-        name="cyclic", sharing=make(), placement=CyclicPlacement(), full="shared-train"
-    )
+    scheme = Scheme(name="cyclic", sharing=make(), placement=CyclicPlacement(), full="shared-train")
     start = time.perf_counter()
     outcome = simulate(setting, scheme, costs_of, mode="fluid", spans=False)
     seconds = time.perf_counter() - start
