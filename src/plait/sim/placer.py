@@ -10,6 +10,7 @@ Invariants: a device has one private owner at most; a run keeps its group until 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from plait.core.errors import ConfigError
 from plait.core.ids import RunId, TenantId
 from plait.core.placement import (
     Demand,
@@ -90,6 +91,9 @@ class Placer:
         self._origin = str(world.options.get("rollout_from", "groups" if apart else "group"))
         self._rollout_groups = apart if self._origin == "groups" else []
         self._groups = {g.group_id: g for g in states if g not in self._rollout_groups}
+        self._shared = scheme.full == "shared-train"
+        self._mux = scheme.full == "multiplexed"
+        self._check(specs)
         self._waiting: dict[RunId, Job] = {}
         self._views: dict[RunId, WaitingRun] = {}
         self._views_bound: dict[RunId, WaitingRun] = {}
@@ -99,8 +103,6 @@ class Placer:
         self._known: dict[JobSpec, Demand] = {}
         self._times: dict[RunId, StepTimes] = {}
         self._state: State = {}
-        self._shared = scheme.full == "shared-train"
-        self._mux = scheme.full == "multiplexed"
 
     def enter(self, job: Job) -> None:
         """A job has arrived."""
@@ -138,6 +140,25 @@ class Placer:
             del self._waiting[job.run_id]
             self._views_bound[job.run_id] = self._views.pop(job.run_id)
             self._bind(job, group, binding.phase_s)
+            if self._shared:
+                # A pool that is shared has as many devices for the next as before.
+                self._world.ask(self.decide)
+
+    def _check(self, specs: Sequence[JobSpec]) -> None:
+        """ConfigError for a job that no node group could hold even if it were empty."""
+        largest = max((g.spec.n_devices for g in self._groups.values()), default=0)
+        rollout = sum(g.spec.n_devices for g in self._rollout_groups)
+        for spec in specs:
+            if self._needed(spec) > largest and not self._mux:
+                raise ConfigError(
+                    f"job {spec.name} needs {self._needed(spec)} devices of one node group, the "
+                    f"largest has {largest}: lower train_devices or rollout_devices"
+                )
+            if self._origin == "groups" and spec.rollout_devices > rollout:
+                raise ConfigError(
+                    f"job {spec.name} needs {spec.rollout_devices} rollout devices, the rollout "
+                    f"groups have {rollout}: lower rollout_devices"
+                )
 
     def _fits(self, spec: JobSpec, group: NodeGroup) -> bool:
         if self._mux:

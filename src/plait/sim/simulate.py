@@ -12,18 +12,18 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 """
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, Literal
 
 from plait.core.errors import CapacityError, ConfigError
 from plait.core.runs import Stage
 from plait.profiles.slowdown import Analytic
+from plait.sim.checks import check
 from plait.sim.jobs import Job
 from plait.sim.lora import LoraPool
 from plait.sim.outcome import Outcome
 from plait.sim.placer import Placer
 from plait.sim.schemes import Scheme
-from plait.sim.spec import DeviceGroup, JobSpec, Lengths, Setting
+from plait.sim.spec import DeviceGroup, JobSpec, Setting
 from plait.sim.worker import SlowdownModel, Worker
 from plait.sim.world import CostsOf, World
 
@@ -184,77 +184,3 @@ class _Run:
 
     def _recover(self, worker: Worker) -> None:
         worker.recover()
-
-
-def check(setting: Setting) -> None:
-    """ConfigError if the setting makes no sense by itself."""
-    if not setting.jobs or not setting.cluster.groups:
-        raise ConfigError("a simulation needs at least one job and one node group")
-    for group in setting.cluster.groups:
-        if group.n_devices < 1:
-            raise ConfigError(f"node group {group.name}: n_devices must be at least 1")
-    for what, names in (
-        ("job", [spec.name for spec in setting.jobs]),
-        ("node group", [group.name for group in setting.cluster.groups]),
-    ):
-        twice = [name for name in names if names.count(name) > 1] if len(names) < 100 else []
-        if twice or len(set(names)) < len(names):
-            raise ConfigError(f"two {what}s have the same name: give each its own")
-    largest = sum(group.n_devices for group in setting.cluster.groups)
-    for spec in setting.jobs:
-        _check_job(spec, largest)
-
-
-def _check_job(spec: JobSpec, largest: int) -> None:
-    counts = {
-        "groups": spec.groups,
-        "samples": spec.samples,
-        "steps": spec.steps,
-        "train_devices": spec.train_devices,
-        "tensor_parallel": spec.tensor_parallel,
-    }
-    for name, n in counts.items():
-        if n < 1:
-            raise ConfigError(f"job {spec.name}: {name} is {n}, it must be at least 1")
-    tool = spec.tool
-    amounts = {
-        "arrival_s": spec.arrival_s,
-        "reward_s": spec.reward_s,
-        "slack": spec.slack,
-        "weight": spec.weight,
-        "staleness": spec.staleness,
-        "rollout_devices": spec.rollout_devices,
-        "tool.latency_s": tool.latency_s if tool is not None else 0.0,
-        "tool.slots": tool.slots if tool is not None else 0,
-    }
-    for name, amount in amounts.items():
-        if not isfinite(amount) or amount < 0:
-            raise ConfigError(f"job {spec.name}: {name} is {amount}, it cannot be below 0")
-    if tool is not None and not 0 <= tool.jitter <= 1:
-        raise ConfigError(f"job {spec.name}: tool.jitter is {tool.jitter}, give 0 to 1")
-    if not spec.turns or min(spec.turns) < 0 or sum(spec.turns) <= 0:
-        raise ConfigError(f"job {spec.name}: turns must be probabilities of 1, 2, … turns")
-    for name, part in (("rollout", spec.rollout_devices), ("train", spec.train_devices)):
-        if spec.weights == "full" and part % spec.tensor_parallel:
-            raise ConfigError(
-                f"job {spec.name}: {name}_devices ({part}) must be a multiple of tensor_parallel "
-                f"({spec.tensor_parallel})"
-            )
-    if spec.weights == "full" and spec.rollout_devices + spec.train_devices > largest:
-        raise ConfigError(
-            f"job {spec.name} needs {spec.rollout_devices + spec.train_devices} devices, the "
-            f"cluster has {largest}: lower rollout_devices or train_devices"
-        )
-    for name, lengths in (("prompt", spec.prompt), ("response", spec.response)):
-        _check_lengths(spec.name, name, lengths)
-    if tool is not None and tool.result is not None:
-        _check_lengths(spec.name, "tool.result", tool.result)
-
-
-def _check_lengths(job: str, name: str, lengths: Lengths) -> None:
-    if lengths.most < max(1, lengths.least) or lengths.median < 0 or lengths.sigma < 0:
-        raise ConfigError(
-            f"job {job}: {name} lengths must have 1 <= least <= most, median and sigma from 0 on"
-        )
-    if lengths.kind in ("fixed", "lognormal") and lengths.median <= 0:
-        raise ConfigError(f"job {job}: {name} lengths of kind {lengths.kind} need a median above 0")
