@@ -214,7 +214,7 @@ class Placer:
             order=job.order,
             since_s=self._world.now(),
             n_devices=self._needed(spec),
-            device_bytes=(train.weight_bytes + train.train_bytes) // spec.tensor_parallel,
+            device_bytes=self._slice_bytes(spec, train) // spec.tensor_parallel,
             host_bytes=state if self._shared or self._mux else 0,
             slack_s=spec.slack * times.step_s * factor,
             demand=self._known.get(_kind(spec)),
@@ -222,6 +222,14 @@ class Placer:
             priority=spec.priority,
             expected_s=spec.steps * times.step_s * factor,
         )
+
+    def _slice_bytes(self, spec: JobSpec, train: Costs) -> int:
+        """Of one slice while the run uses it: a copy to roll out with and, apart from it or beside
+        it, the state, with which sharded weights lie where training has slices of its own."""
+        if spec.rollout_devices and not self._mux:
+            sharded = train.train_bytes + -(-train.weight_bytes // n_slices(spec))
+            return max(train.weight_bytes, sharded)
+        return train.weight_bytes + train.train_bytes
 
     def _bind(self, job: Job, group: NodeGroup, phase_s: float) -> None:
         view = self._placed(job, group, phase_s)

@@ -8,7 +8,8 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 ``most_rows`` (of a slice's batch); ``rollout_from`` (``group``, ``groups`` or ``brought``, see
 ``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model);
 ``lost`` (seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job);
-``until_s`` (when to stop).
+``until_s`` (when to stop); ``draws`` (fluid: so many different rollouts of each job, see
+``repeats``).
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class _Run:
     def __init__(self, world: World, setting: Setting, scheme: Scheme) -> None:
         self._world, self._setting, self._scheme = world, setting, scheme
         self._jobs = [
-            Job(spec, order=i, heap=world.heap, seed=world.seed)
+            Job(spec, order=i, heap=world.heap, seed=world.seed, draws=world.draws)
             for i, spec in enumerate(setting.jobs)
         ]
         groups = list(setting.cluster.groups)

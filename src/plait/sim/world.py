@@ -48,6 +48,8 @@ class World:
         self.exact, self.options = exact, options
         self.seed = int(options.get("seed", 0))
         self.record = Record(spans=spans, trace=trace, policy=policy, now=self.now)
+        self.draws = 0 if exact or spans or "lost" in options else int(options.get("draws", 0))
+        """Different rollouts of a job, see ``repeats``; 0: all are."""
         self.workers: list[Worker] = []
         self._costs_of, self._slowdown = costs_of, slowdown
         self._costs: dict[tuple[str, str, int, str, int], Costs] = {}
