@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_support import SimpleCosts, job, setting
 
@@ -110,7 +110,7 @@ def workloads(draw, weights):
             )
         )
     options = {
-        "kv_tokens": draw(st.sampled_from([1500, 4000, 1_000_000])),
+        "kv_tokens": draw(st.sampled_from([2500, 6000, 1_000_000])),
         "misjudge": draw(st.sampled_from([1.0, 5.0])),
     }
     return setting(*jobs, devices=DEVICES, **options)

@@ -5,6 +5,9 @@ The policy is asked when a sub-stage ends or becomes ready; what it does not nam
 of memory are cache (rollout) or the optimizer's place (training, where it does not fit beside);
 weights stay resident, activations are part of each slice's reserve.
 
+A plan that gives more memory than is free is applied as far as it goes, and what has less than it
+needs at least waits.
+
 Invariants: shares of a slice add up to at most 1; what is given stays within what the weights
 leave; what runs is not stopped. Left to others: the choice, and what a replica is doing
 (``replica``).
@@ -180,6 +183,8 @@ class MuxGroup:
         ]
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
+        self._entering: list[Job] = []
+        """Bound here, until caches have given way to their weights."""
 
     def fits(self, spec: JobSpec) -> bool:
         """Its weights have room beside those that are here, with a cache for its longest sample."""
@@ -201,15 +206,15 @@ class MuxGroup:
     def has_room_for_state(self, n_bytes: int) -> bool:
         """An optimizer may stay, and caches keep their part of the memory."""
         return all(
-            self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
+            w.free_bytes >= n_bytes
+            and self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
             for w in self.workers
         )
 
     def enter(self, job: Job) -> None:
         """A run has been bound here."""
-        tenant = self._tenants[job.run_id] = Tenant(self, self._world, job)
-        job.place = tenant
-        job.advance()
+        self._entering.append(job)
+        self._world.ask(self.decide)
 
     def leave(self, tenant: Tenant) -> None:
         """It is over."""
@@ -230,6 +235,7 @@ class MuxGroup:
 
     def decide(self) -> None:
         """Ask the policy and apply its plan."""
+        self._let_in()
         replicas: dict[str, Replica] = {}
         substages: list[Substage] = []
         for tenant in self._tenants.values():
@@ -315,7 +321,7 @@ class MuxGroup:
             if replica.kind.rolls_out:
                 self._roll(replica, share.compute, share.memory_bytes)
             else:
-                self._start_phase(tenant, replica, share.compute, share.memory_bytes)
+                self._start_phase(tenant, replica, share.compute)
             tenant.job.served(0.0)
         for worker in self.workers:
             total = sum(activity.compute for activity in worker.running())
@@ -341,6 +347,41 @@ class MuxGroup:
                 if needed + sum(self._held(r) for r in kept) > self._room(worker):
                     self._drop(replica)
 
+    def _let_in(self) -> None:
+        """Runs whose weights find room, in order."""
+        while self._entering:
+            job = self._entering[0]
+            spec, width = job.spec, self.workers[0].n_devices
+            costs = self._world.costs(
+                spec.model,
+                self.device,
+                width,
+                weights=spec.weights,
+                replicas=len(self.workers),
+            )
+            if not all([self._free(worker, costs.weight_bytes) for worker in self.workers]):
+                return
+            self._entering.pop(0)
+            if job.end is None:
+                job.place = self._tenants[job.run_id] = Tenant(self, self._world, job)
+                job.advance()
+
+    def _free(self, worker: Worker, n_bytes: int) -> bool:
+        """Caches of what waits go, those of what runs shrink, until so much is free."""
+        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is worker]
+        for replica in here:
+            if worker.free_bytes < n_bytes and not replica.running:
+                self._drop(replica)
+        for replica in here:
+            engine, held = replica.engine, self._held(replica)
+            rolls = replica.running and replica.kind is not None and replica.kind.rolls_out
+            gives = min(n_bytes - worker.free_bytes, held - replica.least_bytes)
+            if rolls and gives > 0:
+                worker.reserve(f"kv/{replica.run_id}", held - gives)
+                engine.pool_tokens = (held - gives) // max(1, engine.costs.kv_bytes_per_token)
+                engine.release()
+        return worker.free_bytes >= n_bytes
+
     def _roll(self, replica: Replica, compute: float, n_bytes: int) -> None:
         engine, worker = replica.engine, replica.worker
         engine.compute = compute
@@ -348,6 +389,10 @@ class MuxGroup:
         if replica.running:
             # What runs keeps its cache; it may have more of what is free.
             n_bytes = max(held, min(n_bytes, held + worker.free_bytes))
+        elif min(n_bytes, held + worker.free_bytes) < replica.least_bytes:
+            return
+        else:
+            n_bytes = min(n_bytes, held + worker.free_bytes)
         if n_bytes != held or not replica.running:
             worker.reserve(f"kv/{replica.run_id}", n_bytes)
             replica.running = True
@@ -356,13 +401,13 @@ class MuxGroup:
             engine.release()
         worker.changed()
 
-    def _start_phase(self, tenant: Tenant, replica: Replica, compute: float, n_bytes: int) -> None:
+    def _start_phase(self, tenant: Tenant, replica: Replica, compute: float) -> None:
         if replica.fixed is not None:
             replica.fixed.compute = compute
             replica.worker.changed()
             return
         phase = replica.phases[0]
-        if n_bytes < phase.memory_bytes:
+        if phase.memory_bytes > replica.worker.free_bytes:
             return
         if phase.memory_bytes:
             replica.worker.reserve(f"load/{replica.run_id}", phase.memory_bytes)

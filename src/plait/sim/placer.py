@@ -114,6 +114,8 @@ class Placer:
         """A job that waits has been cancelled."""
         self._waiting.pop(job.run_id, None)
         self._views.pop(job.run_id, None)
+        if job.run_id in self._home:
+            self._ended(job)
 
     def decide(self) -> None:
         """Ask the policy and apply its plan."""

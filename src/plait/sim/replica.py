@@ -138,7 +138,7 @@ class Replica:
                     kind=stretch.kind,
                     work_s=stretch.work_s * self._misjudged,
                     memory_bytes=n_bytes,
-                    least_bytes=min(n_bytes, self._least_bytes),
+                    least_bytes=min(n_bytes, self.least_bytes),
                     tokens=stretch.n_samples if stretch.kind.rolls_out else 0,
                     context=stretch.context,
                     n_samples=stretch.n_samples,
@@ -203,15 +203,16 @@ class Replica:
             worker=self.worker.worker_id,
             kind=self.kind,
             work_s=self._left_s(self._worked() - self._work_0),
-            memory_bytes=max(wanted, self._least_bytes),
-            least_bytes=self._least_bytes,
+            memory_bytes=max(wanted, self.least_bytes),
+            least_bytes=self.least_bytes,
             tokens=len(rows),
             context=self._context(),
             n_samples=len(rows),
         )
 
     @property
-    def _least_bytes(self) -> int:
+    def least_bytes(self) -> int:
+        """Of cache, without which it cannot go on."""
         return self._least_tokens * self._costs.kv_bytes_per_token
 
     def _left_s(self, done_s: float) -> float:

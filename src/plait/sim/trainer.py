@@ -13,11 +13,12 @@ use is never taken off. Left to others: who is next (the dispatch policy).
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from plait.core.ids import OpId, RunId
+from plait.core.plan import DispatchPlan
 from plait.core.runs import Stage
 from plait.core.substages import Kind, Substage
 from plait.core.view import DispatchView, WorkItem
@@ -190,8 +191,25 @@ class Trainer:
                 job.waits(wait)
         if plan.op_id is None:
             return False
-        self._begin([heads[op_id].popleft() for op_id in (plan.op_id, *plan.along)])
+        self._begin([heads[op_id].popleft() for op_id in self._together(plan, heads)])
         return True
+
+    def _together(self, plan: DispatchPlan, heads: Mapping[OpId, deque[Operation]]) -> list[OpId]:
+        """What runs in the next pass: as many of those that may go along as have room together."""
+        assert plan.op_id is not None
+        out = [plan.op_id]
+        workers = self._on[heads[plan.op_id][0].job.run_id]
+        room = min(w.free_bytes + self._resident_bytes(w) for w in workers)
+        room -= heads[plan.op_id][0].state_bytes
+        for op_id in plan.along:
+            room -= heads[op_id][0].state_bytes
+            if room < 0:
+                break
+            out.append(op_id)
+        return out
+
+    def _resident_bytes(self, worker: Worker) -> int:
+        return sum(n for run_id, n in self._resident.items() if worker in self._on[run_id])
 
     def _is_free(self, operation: Operation) -> bool:
         return not any(w in self._busy or w.lost for w in self._on[operation.job.run_id])
