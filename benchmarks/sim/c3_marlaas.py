@@ -156,6 +156,7 @@ def _scaling(size: Size) -> dict[str, Any]:
         ours = run(setting, OURS)
         one = one or ours
         rounds = run(setting, "multi-lora-sync") if n > 1 else ours
+        adaptive = run(setting, OURS, admission="adaptive") if n > 1 else ours
         rows[str(n)] = {
             "throughput over one run's": steps_per_hour(ours) / steps_per_hour(one),
             "step stretch": tpts_s(ours) / tpts_s(one),
@@ -165,6 +166,8 @@ def _scaling(size: Size) -> dict[str, Any]:
             "multi-lora-sync: TPTS": tpts_s(rounds),
             "multi-lora-sync: throughput over one run's": steps_per_hour(rounds)
             / steps_per_hour(one),
+            "adaptive: TPTS": tpts_s(adaptive),
+            "adaptive: throughput over one run's": steps_per_hour(adaptive) / steps_per_hour(one),
             # One after the other: the last waits for all before it.
             "sequential: mean TTFS": ttfs_s(one) + (n - 1) / 2.0 * one.makespan_s,
         }
@@ -208,8 +211,10 @@ def _region(size: Size) -> dict[str, Any]:
             what: alone.makespan_s / run(setting, policy).makespan_s
             for what, policy in options.items()
         } | {
+            "ours, adaptive": alone.makespan_s
+            / run(setting, OURS, admission="adaptive").makespan_s,
             "ours, collocated": alone.makespan_s
-            / run(setting, OURS, topology="collocated").makespan_s
+            / run(setting, OURS, topology="collocated").makespan_s,
         }
     return rows
 

@@ -56,9 +56,7 @@ class Place(Protocol):
 class Job:
     """One job of the workload."""
 
-    def __init__(
-        self, spec: JobSpec, *, order: int, heap: Heap, seed: int, draws: int = 0
-    ) -> None:
+    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int, draws: int = 0) -> None:
         """``draws``: different draws of its steps; 0: each step has its own."""
         self.spec, self.order, self._heap, self._seed = spec, order, heap, seed
         self._draws = draws

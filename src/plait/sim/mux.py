@@ -262,6 +262,7 @@ class MuxGroup:
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
+            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
