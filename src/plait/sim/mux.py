@@ -360,7 +360,8 @@ class MuxGroup:
                 weights=spec.weights,
                 replicas=len(self.workers),
             )
-            if not all([self._free(worker, costs.weight_bytes) for worker in self.workers]):
+            freed = [self._free(worker, costs.weight_bytes) for worker in self.workers]
+            if not all(freed):
                 return
             self._entering.pop(0)
             if job.end is None:
