@@ -23,9 +23,9 @@ class Size:
     ks: Sequence[int] = (2, 3, 4)
     steps: int = 12
     days: float = 91.0
-    jobs_per_day: float = 20.0
+    jobs_per_day: float = 10.0
     n_groups: int = 2
-    compress: float = 8.0
+    compress: float = 16.0
     constants: Sequence[str] | None = None
     live_steps: int = 12
     """Of each job of the live launches; 0: none."""

@@ -28,6 +28,8 @@ PAPER = {"pack": 0.70, "spread": 0.65, "spread+backfill": 0.56}
 Compared = tuple[dict[str, Any], dict[str, list[float]]]
 """What is told of all policies, and every job's queueing delay by policy."""
 
+DRAWS = 2
+"""Different rollouts of each job."""
 PLACEMENTS: Mapping[str, Placement] = {
     "pack": packing.pack(),
     "spread": packing.spread(),
@@ -39,17 +41,19 @@ PLACEMENTS: Mapping[str, Placement] = {
 def workload(*, jobs_per_day: float, n_groups: int, compress: float, days: float) -> Setting:
     """Jobs with rollout devices that they bring along, and groups to train on."""
     setting = trace(
-        days=days, jobs_per_day=jobs_per_day, n_groups=n_groups, group_devices=64, seed=0
+        days=days, jobs_per_day=jobs_per_day, n_groups=n_groups, group_devices=32, seed=0
     )
     jobs = tuple(
         replace(
             spec,
             steps=max(2, round(spec.steps / compress)),
             arrival_s=spec.arrival_s / compress,
+            # One event for a worker's calls: each by itself would cost hours.
+            tool=spec.tool and replace(spec.tool, blocked=True),
         )
         for spec in setting.jobs
     )
-    return replace(setting, jobs=jobs, options={"rollout_from": "brought"})
+    return replace(setting, jobs=jobs, options={"rollout_from": "brought", "draws": DRAWS})
 
 
 def compare(setting: Setting, days: float, compress: float) -> Compared:
@@ -119,9 +123,9 @@ def draw(delays: Mapping[str, list[float]], name: str = "C4") -> str:
 
 def months(
     *,
-    jobs_per_day: float = 20.0,
+    jobs_per_day: float = 10.0,
     n_groups: int = 2,
-    compress: float = 8.0,
+    compress: float = 16.0,
     days: float = THREE_MONTHS,
 ) -> Compared:
     """The comparison at some size."""
