@@ -6,22 +6,24 @@ is made for each. More jobs come than isolated devices can take: otherwise a mak
 arrival, whatever the policy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from benchmarks.figure import RESULTS
-from benchmarks.sim.c4_pools import run
 from benchmarks.sim.told import beside
 from plait.policies.baselines import packing
 from plait.policies.hrrn import HrrnDispatch
 from plait.policies.node_groups import CyclicPlacement
 from plait.policies.registry import make
 from plait.sim.costs.roofline import costs_of
+from plait.sim.outcome import JobOutcome, Outcome
 from plait.sim.schemes import Placement, Scheme, isolated
-from plait.sim.spec import Setting
-from plait.sim.workloads.cluster import THREE_MONTHS, trace
+from plait.sim.simulate import simulate
+from plait.sim.spec import Cluster, Setting
+from plait.sim.workloads.cluster import DAY_S, THREE_MONTHS, trace
+from plait.sim.workloads.make import node_group
 
 PAPER = {"pack": 0.70, "spread": 0.65, "spread+backfill": 0.56}
 """Makespan over isolated's, from summaries of the paper."""
@@ -53,52 +55,84 @@ def workload(*, jobs_per_day: float, n_groups: int, compress: float, days: float
         )
         for spec in setting.jobs
     )
-    return replace(setting, jobs=jobs, options={"rollout_from": "brought", "draws": DRAWS})
+    return replace(
+        setting, jobs=jobs, options={"rollout_from": "brought", "draws": DRAWS, "estimated": True}
+    )
 
 
 def compare(setting: Setting, days: float, compress: float) -> Compared:
     """Makespans and queueing delays, in days of the trace."""
-    schemes = {"isolated": isolated()}
+    known: dict[Any, Any] = {}
+    outcomes = {"isolated": play(setting, isolated(), known)}
     for name, placement in PLACEMENTS.items():
-        schemes[name] = Scheme(
-            name=name,
-            sharing=make(),
-            full="shared-train",
-            placement=placement,
-            dispatch=HrrnDispatch(),
-        )
-    outcomes = {name: run(setting, scheme, costs_of) for name, scheme in schemes.items()}
+        outcomes[name] = play(setting, _shared(name, placement), known)
+    cold = replace(setting, options={**setting.options, "estimated": False})
+    outcomes["cyclic, cold"] = play(cold, _shared("cyclic", CyclicPlacement()), known)
     base = outcomes["isolated"].makespan_s
     alone = {job.name: _run_s(job) for job in outcomes["isolated"].jobs}
     delays = {
-        name: [(job.began_s - job.arrival_s) * compress / 86_400.0 for job in outcome.jobs]
+        name: [(job.began_s - job.arrival_s) * compress / DAY_S for job in outcome.jobs]
         for name, outcome in outcomes.items()
     }
     rows = {}
     for name, outcome in outcomes.items():
+        stretch = sorted(_run_s(job) / alone[job.name] for job in outcome.jobs)
         rows[name] = {
-            "makespan, days": outcome.makespan_s * compress / 86_400.0,
+            "makespan, days": outcome.makespan_s * compress / DAY_S,
+            "makespan over isolated's": outcome.makespan_s / base,
             "queueing delay, days": {
-                "median": sorted(delays[name])[len(delays[name]) // 2],
+                "median": median(delays[name]),
                 "p95": quantiles(delays[name], n=20)[-1],
                 "mean": fmean(delays[name]),
             },
-            "stretch of a job once it runs": fmean(
-                _run_s(job) / alone[job.name] for job in outcome.jobs
-            ),
+            "stretch once it runs": {"mean": fmean(stretch), "worst": stretch[-1]},
             "utilisation": outcome.utilisation,
             "switch, share of device time": outcome.switch_s
             / (outcome.n_devices * outcome.makespan_s),
         }
     told = {
         "jobs": len(setting.jobs),
-        "isolated's makespan over the time of arrivals": base * compress / (days * 86_400.0),
+        "isolated's makespan over the time of arrivals": base * compress / (days * DAY_S),
         "policies": rows,
-        "makespan over isolated's": {
+        "beside the paper": {
             name: beside(paper, outcomes[name].makespan_s / base) for name, paper in PAPER.items()
         },
     }
     return told, delays
+
+
+def provision(setting: Setting, parts: Sequence[float]) -> dict[str, dict[str, float]]:
+    """Makespan over isolated's where rollout devices are part of the cluster, by their number over
+    that of training devices: what the result hangs on."""
+    out = {}
+    n_train = sum(group.n_devices for group in setting.cluster.groups)
+    known: dict[Any, Any] = {}
+    for part in parts:
+        pool = node_group("rollout", setting.cluster.groups[0].device, round(part * n_train))
+        groups = (*setting.cluster.groups, pool)
+        options = {**setting.options, "rollout_from": "groups"}
+        with_pool = replace(setting, cluster=Cluster(groups=groups), options=options)
+        base = play(with_pool, isolated(), known).makespan_s
+        out[f"{part:g}"] = {
+            name: play(with_pool, _shared(name, PLACEMENTS[name]), known).makespan_s / base
+            for name in ("spread", "spread+backfill", "cyclic")
+        }
+    return out
+
+
+def play(setting: Setting, scheme: Scheme, known: dict[Any, Any]) -> Outcome:
+    """A scheme's outcome; rollouts on devices of their own go as they went in the others."""
+    return simulate(setting, scheme, costs_of, mode="fluid", spans=False, repeats=known)
+
+
+def _shared(name: str, placement: Placement) -> Scheme:
+    return Scheme(
+        name=name,
+        sharing=make(),
+        full="shared-train",
+        placement=placement,
+        dispatch=HrrnDispatch(),
+    )
 
 
 def draw(delays: Mapping[str, list[float]], name: str = "C4") -> str:
@@ -125,13 +159,17 @@ def months(
     *,
     jobs_per_day: float = 10.0,
     n_groups: int = 2,
-    compress: float = 16.0,
+    compress: float = 8.0,
     days: float = THREE_MONTHS,
+    provisions: Sequence[float] = (0.5, 1.0, 2.0),
 ) -> Compared:
-    """The comparison at some size."""
-    setting = workload(jobs_per_day=jobs_per_day, n_groups=n_groups, compress=compress, days=days)
-    return compare(setting, days, compress)
+    """The comparison at some size; a third of it by provision."""
+    sizes = {"jobs_per_day": jobs_per_day, "n_groups": n_groups}
+    whole, delays = compare(workload(compress=compress, days=days, **sizes), days, compress)
+    third = workload(compress=2.0 * compress, days=days / 3.0, **sizes)
+    whole["by rollout devices over training devices"] = provision(third, provisions)
+    return whole, delays
 
 
-def _run_s(job: Any) -> float:
-    return float(job.step_ends_s[-1] - job.began_s)
+def _run_s(job: JobOutcome) -> float:
+    return job.step_ends_s[-1] - job.began_s

@@ -89,7 +89,14 @@ class Plot:
         self._fleet = Fleet(self._engines, world.heap)
         # Where an update may interrupt a rollout it does not go as it went before.
         draws = world.draws if not both or spec.pipeline == "sync" else 0
-        self._repeats = Repeats(self._engines, draws=draws, heap=world.heap, record=world.record)
+        self._repeats = Repeats(
+            job.run_id,
+            self._engines,
+            draws=draws,
+            known=world.repeats,
+            heap=world.heap,
+            record=world.record,
+        )
 
     def begin(self) -> None:
         """The job has its devices."""
@@ -130,7 +137,6 @@ class Plot:
 
     def ended(self, job: Job) -> None:
         self._trainer.leave(job)
-        self._repeats.forget()
         if self._private:
             for worker in self._train:
                 self._trainer.stopped(worker)

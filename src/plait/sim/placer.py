@@ -209,6 +209,9 @@ class Placer:
         self._times[job.run_id] = times
         job.alone_s = times.step_s
         factor = self._world.misjudged(job)
+        known = self._known.get(_kind(spec))
+        if known is None and self._world.options.get("estimated"):
+            known = self._demand(job, _scaled(times, factor), group)
         state = train.weight_bytes + train.train_bytes * n_train
         return WaitingRun(
             run_id=job.run_id,
@@ -219,7 +222,7 @@ class Placer:
             device_bytes=self._slice_bytes(spec, train) // spec.tensor_parallel,
             host_bytes=state if self._shared or self._mux else 0,
             slack_s=spec.slack * times.step_s * factor,
-            demand=self._known.get(_kind(spec)),
+            demand=known,
             weight=spec.weight,
             priority=spec.priority,
             expected_s=spec.steps * times.step_s * factor,
@@ -412,6 +415,14 @@ class Placer:
             weights=spec.weights,
             replicas=replicas,
         )
+
+
+def _scaled(times: StepTimes, factor: float) -> StepTimes:
+    return StepTimes(
+        rollout_s=times.rollout_s * factor,
+        reward_s=times.reward_s * factor,
+        update_s=times.update_s * factor,
+    )
 
 
 def n_slices(spec: JobSpec) -> int:
