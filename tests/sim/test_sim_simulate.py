@@ -1,5 +1,6 @@
 """The simulated world on cases that can be computed by hand, and what it refuses."""
 
+import itertools
 import json
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_shared_pool_does_one_update_at_a_time_and_switches_where_states_do_no
     costs = SimpleCosts(train_bytes=500_000_000, move=0.01)
     outcome = simulate(setting(*jobs, devices=3), full("shared-train"), costs)
     trained = sorted((s.t0, s.t1) for s in outcome.spans if s.kind in (Kind.TRAIN, Kind.MOVE))
-    assert all(a[1] <= b[0] + 1e-9 for a, b in zip(trained, trained[1:], strict=False))
+    assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(trained))
     # Six updates, in turn: each brings its state and takes the other's off, but for the first and
     # for the last, when the other job has ended.
     assert [s.job for s in spans(outcome, Kind.TRAIN)] == ["a", "b"] * 3
@@ -178,7 +179,7 @@ def test_multiplexed_runs_take_turns_on_each_slice_when_they_are_served_serially
     outcome = simulate(setting(*jobs, devices=2), full("multiplexed"), SimpleCosts())
     for device in ("g0/0", "g0/1"):
         mine = sorted((s.t0, s.t1) for s in outcome.spans if s.device == device)
-        assert all(a[1] <= b[0] + 1e-9 for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(mine))
     assert {s.job for s in outcome.spans} == {"a", "b"}
 
 

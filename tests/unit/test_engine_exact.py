@@ -229,7 +229,7 @@ def update(engine: TorchTrain, data: list[Datum], with_threads: Threads) -> tupl
     """One step from the same weights: what it reports, the gradient and the new weights."""
     create(engine)
     numbers = cycle(with_threads)
-    engine._on_layer = lambda: torch.set_num_threads(next(numbers))
+    engine._lanes._on_layer = lambda: torch.set_num_threads(next(numbers))
     torch.set_num_threads(with_threads[0])
     result: ForwardResult = drain(engine.forward_backward(MINE, data, "ppo", {}))
     gradient = engine._run(MINE).grad.clone()

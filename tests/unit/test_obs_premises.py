@@ -69,8 +69,11 @@ def test_two_jobs_alone(tmp_path):
     assert second.consistency.worst_area > 0.1
     ((one, other, gaps),) = found.pairs
     assert (one, other) == ("a", "b")
-    # Half busy each, but for what ends with the last step: turned by two seconds they fit.
-    assert gaps.best < 0.1 < gaps.random < gaps.worst
+    # Busy for 8 of the 14 s until the last work ends: turned by two seconds they nearly fit.
+    assert gaps.busy == pytest.approx((8 / 14, 8 / 14))
+    assert gaps.bound == pytest.approx(1 / 7)
+    assert gaps.best == pytest.approx(gaps.bound, abs=0.01)
+    assert gaps.avoided > 0.95
 
 
 def test_a_launch_of_two_jobs_is_refused(tmp_path):

@@ -159,7 +159,7 @@ def test_a_runs_failure_is_its_own(model: Path, kind: str, max_tokens: int) -> N
 def test_what_a_failed_run_still_has_is_not_computed(model: Path) -> None:
     data = make_data([30, 9, 30], seed=5)
     data[0] = replace(data[0], inputs={**data[0].inputs, "logprobs": [-1e4] * 30})
-    engine = made(model, max_tokens=40)
+    engine = made(model, max_tokens=40, lanes=1)
     steps = engine.forward_backward_many([OPS[0], op("b", data, "importance_sampling")])
     tokens = [step.tokens_by_run for step in steps]
     assert sum(n.get(RunId("b"), 0) for n in tokens) == 30

@@ -245,7 +245,7 @@ class Profiling:
             own_tokens=own.tokens,
             compute=threads / self._all,
             slowdown=seconds / self._alone[own, self._all],
-            beside=other and other.group,
+            beside=other.group if other else None,
             beside_tokens=other.tokens if other else 0,
         )
 

@@ -76,8 +76,9 @@ def alone(launch_dir: str | Path) -> Launch:
 
 
 def decode_curves(launch: Launch) -> list[Curve]:
-    """Rows per forward step over the forward steps of each rollout, in order; one that a resume cut
-    off included. Rollouts of evaluations are told apart by no event and count as they come."""
+    """Tokens per forward step (rows, and prompts where they are computed) over the forward steps of
+    each rollout, in order; each piece is a recorded span, a quarter of a second at most. One that a
+    resume cut off is included; those of evaluations are told apart by no event and count."""
     (job,) = launch.jobs
     rollouts = [s for s in launch.spans if s["kind"] == "rollout" and s.get("steps")]
     held = stages(launch.job_events(job.name), launch.wall_s)
@@ -86,7 +87,7 @@ def decode_curves(launch: Launch) -> list[Curve]:
         if stage.what == "rollout":
             inside = [s for s in rollouts if stage.t0 <= (s["t0"] + s["t1"]) / 2 < stage.t1]
             if inside:
-                curves.append([(float(s["steps"]), float(s["n_running"])) for s in inside])
+                curves.append([(float(s["steps"]), s["tokens"] / s["steps"]) for s in inside])
     return curves
 
 

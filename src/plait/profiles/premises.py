@@ -1,7 +1,7 @@
 """Premises: are the assumptions true that sharing rests on? Measures over recorded steps and gaps.
 
-*Inter-step consistency* (JigsawRL §4.1, Fig. 6): the rows per forward step of one rollout against
-those of the next. Forward steps, not seconds, are the axis: a busy machine stretches time.
+*Inter-step consistency* (JigsawRL §4.1, Fig. 6): the tokens per forward step of one rollout
+against those of the next. Forward steps, not seconds, are the axis: a busy machine stretches time.
 
 *Idle gaps* (PlexRL asserts that those of different jobs are anti-correlated). Over all phases of
 one job against another the mean correlation of two traces is exactly 0, whatever they are: at a

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from plait.core.ids import WorkerId
 from plait.core.operations import Sample, SampleResult
 from plait.core.view import MovableSample
-from plait.policies.placement import Policy
+from plait.policies.routing import Policy
 
 
 @dataclass(slots=True)

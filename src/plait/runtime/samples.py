@@ -16,7 +16,7 @@ from plait.core.operations import Done, Result, Sample, SampleResult
 from plait.core.plan import Keep
 from plait.core.view import MovableSample
 from plait.engines.moved import Moved
-from plait.policies.placement import Homes, place
+from plait.policies.routing import Homes, place
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
 from plait.runtime.handle import WorkerHandle

@@ -53,7 +53,7 @@ class Settings:
     training_workers: int = 0
     """Processes that train, each with the runs that are at home on it; 0 is one."""
     train_memory_bytes: int = 0
-    """Activations of one micro-batch, of each worker that trains; 0 is what suits the device."""
+    """Activations of what each worker that trains has under way; 0 is what suits the device."""
     elastic: bool = True
     """Workers lend each other the cores that they do not use; off, each keeps to its part."""
     lean: bool = False

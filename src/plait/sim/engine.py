@@ -137,6 +137,8 @@ class Engine:
             self._arrivals += rows
             return
         self._update(rows)
+        if self.held_back and self.on_change is not None:
+            self.on_change(self)
 
     def reached(self) -> None:
         if self._solo is None:
@@ -292,7 +294,7 @@ class Engine:
         if not batch.rows:
             if running:
                 self.worker.stop(self.name)
-            if self.on_change is not None and (running or self.queue):
+            if self.on_change is not None and running:
                 self.on_change(self)
             return
         n = len(batch.rows)

@@ -262,7 +262,6 @@ class MuxGroup:
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
-            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
@@ -360,8 +359,7 @@ class MuxGroup:
                 weights=spec.weights,
                 replicas=len(self.workers),
             )
-            freed = [self._free(worker, costs.weight_bytes) for worker in self.workers]
-            if not all(freed):
+            if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
                 return
             self._entering.pop(0)
             if job.end is None:

@@ -13,6 +13,7 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from plait.core.errors import CapacityError, ConfigError
@@ -50,6 +51,8 @@ def simulate(
     leaves a job waiting for ever.
     """
     check(setting)
+    if setting.constants:
+        costs_of = partial(costs_of, constants=setting.constants)
     world = World(
         costs_of=costs_of,
         slowdown=slowdown or Analytic(),

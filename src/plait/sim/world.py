@@ -23,10 +23,18 @@ default, and micro-batches are chosen to fit what is left."""
 
 
 class CostsOf(Protocol):
-    """``sim.costs.roofline.costs_of``, or measured costs."""
+    """``sim.costs.roofline.costs_of``, or measured costs; ``constants`` is given where the setting
+    has some."""
 
     def __call__(
-        self, model: str, device: str, n: int, *, weights: Any = "full", replicas: int = 1
+        self,
+        model: str,
+        device: str,
+        n: int,
+        *,
+        weights: Any = "full",
+        replicas: int = 1,
+        constants: Any = None,
     ) -> Costs: ...
 
 

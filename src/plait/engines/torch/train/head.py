@@ -20,7 +20,7 @@ from plait.engines.torch.train.ops import Adapters, add_adapters, add_gradients
 from plait.engines.torch.train.params import Fused
 from plait.engines.torch.train.products import PLAIN, Products
 
-BLOCK_BYTES = 50_000_000
+BLOCK_BYTES = 50_400_000
 """Logits at a time: 256 rows at 49 k tokens, where the products reach the machine's GEMM rate."""
 
 
@@ -110,7 +110,8 @@ class _TunedLogprobs(torch.autograd.Function):
 def _blocks(h_SD, head_VD, of_M, by) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
     """Rows of each block, the targets that are theirs, each target's row within the block, and the
     base model's logits, which may be used up."""
-    n, n_rows = len(h_SD), min(len(h_SD), block_rows(len(head_VD)))
+    n, n_blocks = len(h_SD), -(-len(h_SD) // block_rows(len(head_VD)))
+    n_rows = -(-n // n_blocks)  # equal ones: a few rows by themselves run at a fraction
     # One buffer for every block: fresh pages would cost more than the softmax.
     buffer = None if by.exact else h_SD.new_empty(n_rows, len(head_VD))
     for start in range(0, n, n_rows):

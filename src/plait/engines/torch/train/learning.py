@@ -7,6 +7,8 @@ left out of the sum.
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -14,12 +16,18 @@ from plait.core.errors import EngineError, PlaitError
 from plait.core.operations import ForwardResult
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.train.batch import Packed
+from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.losses import Chosen, Report, metrics
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes
 
-Forward = Callable[[Packed, Sequence[RunParams]], torch.Tensor]
-"""A micro-batch's log-probs, given the parameters of each of its runs."""
+
+class Forward(Protocol):
+    """A micro-batch's log-probs, given the parameters of each of its runs."""
+
+    def __call__(
+        self, batch: Packed, params: Sequence[RunParams], on_layer: OnLayer
+    ) -> torch.Tensor: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -37,10 +45,20 @@ class Lesson(Share):
         return ForwardResult(logprobs=tuple(self.logprobs), metrics=metrics(self.reports))
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a micro-batch gives: log-probs ``(M,)``, and of each run its report and its gradient, or
+    what is wrong with its loss."""
+
+    logprobs_M: torch.Tensor
+    by_run: list[tuple[Report, torch.Tensor] | EngineError]
+
+
 def learn(
     lessons: Sequence[Lesson],
     forward: Forward,
     plan: Plan,
+    lanes: Lanes,
     device: torch.device,
     *,
     exact: bool = False,
@@ -52,12 +70,14 @@ def learn(
     before = [lesson.params.grad.clone() for lesson in lessons]
     done = False
 
-    def carry_out(batch: Packed, here: Sequence[Lesson]) -> torch.Tensor:
-        return _backward(batch, here, forward)
+    def compute(batch: Packed, here: Sequence[Lesson], on_layer: OnLayer) -> Found:
+        return _backward(batch, here, partial(forward, on_layer=on_layer))
 
     try:
         for together in [[lesson] for lesson in lessons] if exact else [lessons]:
-            yield from passes(together, carry_out, plan, device, forward_only=False, exact=exact)
+            yield from passes(
+                together, compute, _keep, plan, lanes, device, forward_only=False, exact=exact
+            )
         for lesson in lessons:
             if lesson.error is None and not bool(torch.isfinite(lesson.params.grad).all()):
                 lesson.error = EngineError("the gradient is not finite: check advantages and clips")
@@ -68,28 +88,36 @@ def learn(
                 lesson.params.grad.copy_(grad)
 
 
-def _backward(batch: Packed, lessons: Sequence[Lesson], forward: Forward) -> torch.Tensor:
-    before = [lesson.params.grad.clone() for lesson in lessons]
-    fits = False
-    try:
-        logprobs_M = forward(batch, [lesson.params for lesson in lessons])
-        totals: list[torch.Tensor] = []
-        reports: list[tuple[Lesson, Report]] = []
-        rows = logprobs_M.split([sum(stretch.counts) for stretch in batch.stretches])
-        for lesson, stretch, mine_M in zip(lessons, batch.stretches, rows, strict=True):
-            total, report = lesson.loss(mine_M, stretch.inputs_M, stretch.counts)
-            if bool(torch.isfinite(total)):
-                totals.append(total)
-                reports.append((lesson, report))
-            else:
-                lesson.error = EngineError("the loss is not finite: check advantages and log-probs")
-        if totals:
-            torch.stack(totals).sum().backward()
-        for lesson, report in reports:
+def _backward(
+    batch: Packed,
+    lessons: Sequence[Lesson],
+    forward: Callable[[Packed, Sequence[RunParams]], torch.Tensor],
+) -> Found:
+    """Gradients in buffers of their own: in the order in which lanes happen to come by, sums would
+    be others each time, and one that runs out of memory leaves nothing behind."""
+    params = [lesson.params.beside() for lesson in lessons]
+    logprobs_M = forward(batch, params)
+    totals: list[torch.Tensor] = []
+    found: list[tuple[Report, torch.Tensor] | EngineError] = []
+    rows = logprobs_M.split([sum(stretch.counts) for stretch in batch.stretches])
+    for lesson, mine, stretch, mine_M in zip(lessons, params, batch.stretches, rows, strict=True):
+        total, report = lesson.loss(mine_M, stretch.inputs_M, stretch.counts)
+        if bool(torch.isfinite(total)):
+            totals.append(total)
+            found.append((report, mine.grad))
+        else:
+            found.append(EngineError("the loss is not finite: check advantages and log-probs"))
+    if totals:
+        torch.stack(totals).sum().backward()
+    return Found(logprobs_M.detach(), found)
+
+
+def _keep(found: Found, lessons: Sequence[Lesson]) -> torch.Tensor:
+    for lesson, mine in zip(lessons, found.by_run, strict=True):
+        if isinstance(mine, EngineError):
+            lesson.error = mine
+        elif lesson.error is None:
+            report, grad = mine
             lesson.reports.append(report)
-        fits = True
-    finally:
-        if not fits:
-            for lesson, grad in zip(lessons, before, strict=True):
-                lesson.params.grad.copy_(grad)
-    return logprobs_M.detach()
+            lesson.params.grad.add_(grad)
+    return found.logprobs_M

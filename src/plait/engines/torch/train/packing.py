@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.train.prefix import Family
 
+Batch = tuple[int, ...]
+"""Indices of the sequences of one micro-batch."""
+
 SHORT = 160
 """Longest sequence of a micro-batch for which attention makes whole rows of scores (measured:
 faster than the fused kernel up to there, though half of them are masked away)."""
@@ -42,6 +45,13 @@ class Cost:
 
 ENOUGH_TOKENS = 128
 """A micro-batch of so many tokens runs at the machine's rate (measured: from about 100)."""
+
+LANE_TOKENS = 250
+"""A micro-batch that is smaller on average is better carried out by itself, with all cores."""
+
+AGAIN = 0.1
+"""Share of tokens that may be computed again so that micro-batches can be carried out side by side:
+smaller ones have more beginnings in them."""
 
 
 def train_cost(
@@ -77,7 +87,7 @@ def micro_batches(
     budget_bytes: int,
     max_tokens: int,
     alike: Sequence[Family] = (),
-) -> list[tuple[int, ...]]:
+) -> list[Batch]:
     """Indices per micro-batch, longest sequences first, families of ``alike`` together.
 
     A micro-batch stays within ``budget_bytes`` and ``max_tokens`` unless it is a single sequence,
@@ -90,7 +100,7 @@ def micro_batches(
 
     family = {i: f for f in alike for i in f.members}
     order = sorted(range(len(lengths)), key=lambda i: (*_rank(i, lengths, family), -lengths[i], i))
-    batches: list[tuple[int, ...]] = []
+    batches: list[Batch] = []
     batch: list[int] = []
     n_tokens = longest = 0
     for i in order:
@@ -114,13 +124,51 @@ def micro_batches(
     return batches
 
 
+def rounds(
+    lengths: Sequence[int],
+    cost: Cost,
+    budget_bytes: int,
+    max_tokens: int,
+    alike: Sequence[Family] = (),
+    *,
+    lanes: int = 1,
+) -> list[tuple[Batch, ...]]:
+    """Micro-batches one after the other, or ``lanes`` at a time where that pays (``LANE_TOKENS``,
+    ``AGAIN``): of like size then, and within the budget together."""
+
+    def plan(most: int, parts: int = lanes) -> list[Batch]:
+        return micro_batches(lengths, cost, budget_bytes // parts, most, alike)
+
+    def n_tokens(batches: Sequence[Batch]) -> int:
+        return sum(_n_tokens(batch, lengths, alike) for batch in batches)
+
+    one_by_one = plan(max_tokens, 1)
+    n = -(-len(plan(max_tokens)) // lanes) * lanes
+    low, high = n_tokens(one_by_one) // max(n, 1), max_tokens
+    if lanes == 1 or low < LANE_TOKENS:
+        return [(batch,) for batch in one_by_one]
+    while low < high:  # the fewest tokens with which n micro-batches do
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(plan(middle)) <= n else (middle + 1, high)
+    even = plan(high)
+    if len(even) % lanes or n_tokens(even) > (1 + AGAIN) * n_tokens(one_by_one):
+        return [(batch,) for batch in one_by_one]
+    return [tuple(even[i : i + lanes]) for i in range(0, len(even), lanes)]
+
+
+def _n_tokens(batch: Batch, lengths: Sequence[int], alike: Sequence[Family]) -> int:
+    """Tokens that are computed for a micro-batch."""
+    known = sum(f.shared * max(0, len(set(batch) & set(f.members)) - 1) for f in alike)
+    return sum(lengths[i] for i in batch) - known
+
+
 def _rank(i: int, lengths: Sequence[int], family: Mapping[int, Family]) -> tuple[int, int]:
     """Longest member of ``i``'s family, and which family that is."""
     members = family[i].members if i in family else (i,)
     return -max(lengths[j] for j in members), min(members)
 
 
-def halves(batch: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The two micro-batches to try where ``batch`` (two sequences or more) was too large."""
     middle = len(batch) // 2
     return batch[:middle], batch[middle:]

@@ -9,6 +9,7 @@ matrices of one fused projection one under the other; B is ``(out, R)`` per laye
 transposed in the buffers.
 """
 
+import copy
 import difflib
 import math
 from collections.abc import Iterator
@@ -118,8 +119,7 @@ class RunParams:
         self.steps = 0
         """AdamW steps since the moments were zero; the bias correction's own counter."""
         self.version = 0
-        marker = torch.empty(0, device=device, requires_grad=True)
-        self.fused = {key: self._fuse(parts, marker) for key, parts in self._by_projection()}
+        self._fuse_all()
 
     def init(self) -> None:
         """Version 0: A uniform as PEFT draws it (Kaiming, a=√5), B zero, from the seed alone."""
@@ -137,6 +137,13 @@ class RunParams:
         a = self.flat[part.a_start : part.a_start + r * part.n_in].view(r, part.n_in)
         bt = self.flat[part.b_start : part.b_start + part.n_out * r].view(r, part.n_out)
         return a, bt.T
+
+    def beside(self) -> "RunParams":
+        """The same parameters with a gradient of its own, zero, that may be thrown away."""
+        other = copy.copy(self)
+        other.grad = torch.zeros_like(self.grad)
+        other._fuse_all()
+        return other
 
     def to_adapter(self) -> Adapter:
         """The same pairs under their checkpoint names; views, not copies."""
@@ -168,6 +175,10 @@ class RunParams:
         for part in self.parts:
             found.setdefault((part.layer, part.group), []).append(part)
         yield from found.items()
+
+    def _fuse_all(self) -> None:
+        marker = torch.empty(0, device=self.flat.device, requires_grad=True)
+        self.fused = {key: self._fuse(parts, marker) for key, parts in self._by_projection()}
 
     def _fuse(self, parts: list[Part], marker: torch.Tensor) -> Fused:
         r, n_in = self.spec.rank, parts[0].n_in

@@ -1,16 +1,18 @@
 """Passes: takes the data of one or several runs through the model, micro-batch by micro-batch.
 
 Micro-batches are planned over all runs' sequences together; inside one, a run's sequences lie
-together. One that does not fit into memory is tried again in halves. What fails of a run ends that
-run's share alone, and its sequences are left out of what follows. What is done with a micro-batch
-is the caller's.
+together. Those of one round are carried out at once. Where memory is short there is one at a time
+from then on; one that does not fit by itself is tried again in halves. What fails of a run ends
+that run's share alone, and its sequences are left out of what follows. What is done with a
+micro-batch is the caller's.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -20,12 +22,13 @@ from plait.engines.protocol import TrainStep
 from plait.engines.torch.exact import VECTOR
 from plait.engines.torch.train.batch import Packed, pack
 from plait.engines.torch.train.checked import Checked
-from plait.engines.torch.train.packing import halves
+from plait.engines.torch.train.lanes import Lanes, OnLayer
+from plait.engines.torch.train.packing import Batch, halves
 from plait.engines.torch.train.prefix import Family, families
 
 Logprobs = tuple[float, ...]
-Plan = Callable[[list[int], list[Family]], list[tuple[int, ...]]]
-"""From lengths and families to micro-batches, as ``packing.micro_batches``."""
+Plan = Callable[[list[int], list[Family]], list[tuple[Batch, ...]]]
+"""From lengths and families to the micro-batches of each round, as ``packing.rounds``."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -43,58 +46,98 @@ class Share:
 
 
 S = TypeVar("S", bound=Share)
+R = TypeVar("R")
+Compute = Callable[[Packed, Sequence[S], OnLayer], R]
+"""Takes a micro-batch through the model, given the share of each of its stretches. Changes nothing:
+it may have to be done again, and others are under way."""
+Keep = Callable[[R, Sequence[S]], torch.Tensor]
+"""Takes what was made to where it belongs; the log-probs ``(M,)``."""
 
 
 def passes(
     shares: Sequence[S],
-    carry_out: Callable[[Packed, Sequence[S]], torch.Tensor],
+    compute: "Compute[S, R]",
+    keep: "Keep[R, S]",
     plan: Plan,
+    lanes: Lanes,
     device: torch.device,
     *,
     forward_only: bool,
     exact: bool = False,
 ) -> Generator[TrainStep, None, None]:
-    """Fill the shares' log-probs. ``carry_out`` makes those of one micro-batch ``(M,)``; it gets
-    the share of each of the batch's stretches. ``exact``: free memory decides
-    nothing."""
+    """Fill the shares' log-probs; micro-batches are kept in the order of the plan, however many
+    were under way at once. ``exact``: free memory decides nothing."""
     places, alike = _line_up(shares)
     waiting = deque(plan([shares[s].checked[i].length for s, i in places], alike))
-    while waiting:
-        batch = tuple(j for j in waiting.popleft() if shares[places[j][0]].error is None)
-        if not batch:
-            continue
+
+    def begin(batch: Batch) -> "_Begun[S]":
         # Stable: inside a run longest first, as planned.
         together = groupby(sorted((places[j] for j in batch), key=lambda p: p[0]), lambda p: p[0])
         indices = {s: [i for _, i in found] for s, found in together}
-        here = [shares[s] for s in indices]
-        try:
-            data = [[shares[s].checked[i] for i in indices[s]] for s in indices]
-            packed = pack(data, device, unit=VECTOR if exact else 1)
-            logprobs_M = carry_out(packed, here)
-        except (RuntimeError, MemoryError) as e:
-            if not _out_of_memory(e):
-                raise
-            if len(batch) == 1:
-                ((s, i),) = (places[j] for j in batch)
-                shares[s].error = _too_large(i, shares[s].checked[i], e)
-            elif exact:
-                raise EngineError(
-                    "a micro-batch does not fit into memory, and halves of it would have other "
-                    "bits: free memory, or run without deterministic mode"
-                ) from e
-            else:
-                waiting.extendleft(reversed(halves(batch)))
-            continue
+        return _Begun(batch, [shares[s] for s in indices], list(indices.values()))
+
+    def carry_out(begun: "_Begun[S]", on_layer: OnLayer) -> tuple[Packed, R]:
+        packed = begun.pack(device, VECTOR if exact else 1)
+        return packed, compute(packed, begun.shares, on_layer)
+
+    while waiting:
+        wanted = [
+            tuple(j for j in batch if shares[places[j][0]].error is None)
+            for batch in waiting.popleft()
+        ]
+        here = [begin(batch) for batch in wanted if batch]
+        made = lanes.run([partial(carry_out, begun) for begun in here])
+        again: list[Batch] = []
+        for begun, result in zip(here, made, strict=True):
+            try:
+                packed, found = result()
+            except (RuntimeError, MemoryError) as e:
+                if not _out_of_memory(e):
+                    raise
+                if len(here) > 1:  # each by itself may fit
+                    again.append(begun.batch)
+                elif len(begun.batch) == 1:
+                    begun.shares[0].error = _too_large(begun, e)
+                elif exact:
+                    raise EngineError(
+                        "a micro-batch does not fit into memory, and halves of it would have other "
+                        "bits: free memory, or run without deterministic mode"
+                    ) from e
+                else:
+                    again.extend(halves(begun.batch))
+                continue
+            tokens = begun.deliver(packed, keep(found, begun.shares))
+            yield TrainStep(
+                n_tokens=sum(tokens.values()), tokens_by_run=tokens, forward_only=forward_only
+            )
+        if again:
+            again += [batch for batches in waiting for batch in batches]
+            waiting = deque((batch,) for batch in again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun(Generic[S]):
+    """A micro-batch: its places, and the shares that it is of, with the data of each."""
+
+    batch: Batch
+    shares: list[S]
+    indices: list[list[int]]
+
+    def pack(self, device: torch.device, unit: int) -> Packed:
+        by_share = zip(self.shares, self.indices, strict=True)
+        data = [[share.checked[i] for i in found] for share, found in by_share]
+        return pack(data, device, unit=unit)
+
+    def deliver(self, packed: Packed, logprobs_M: torch.Tensor) -> dict[RunId, int]:
+        """Log-probs to their shares; tokens of each run."""
         tokens: dict[RunId, int] = {}
         rows = logprobs_M.split([sum(stretch.counts) for stretch in packed.stretches])
-        by_share = zip(here, indices.values(), packed.stretches, rows, strict=True)
+        by_share = zip(self.shares, self.indices, packed.stretches, rows, strict=True)
         for share, found, stretch, mine_M in by_share:
             tokens[share.run_id] = stretch.tokens.stop - stretch.tokens.start
             for i, values in zip(found, mine_M.split(stretch.counts), strict=True):
                 share.logprobs[i] = tuple(values.tolist())
-        yield TrainStep(
-            n_tokens=sum(tokens.values()), tokens_by_run=tokens, forward_only=forward_only
-        )
+        return tokens
 
 
 def _line_up(shares: Sequence[Share]) -> tuple[list[tuple[int, int]], list[Family]]:
@@ -119,10 +162,11 @@ def _out_of_memory(error: Exception) -> bool:
     )
 
 
-def _too_large(index: int, datum: Checked, cause: Exception) -> EngineError:
+def _too_large(begun: _Begun[Share], cause: Exception) -> EngineError:
+    index = begun.indices[0][0]
     error = EngineError(
-        f"datum {index} alone ({datum.length} tokens) does not fit into memory: shorten it or free "
-        "memory"
+        f"datum {index} alone ({begun.shares[0].checked[index].length} tokens) does not fit into "
+        "memory: shorten it or free memory"
     )
     error.__cause__ = cause
     return error

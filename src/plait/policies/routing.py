@@ -1,4 +1,4 @@
-"""Placement: which of several rollout workers draws a sample.
+"""Routing: which of several rollout workers draws a sample.
 
 A worker that holds the beginning of the prompt in its cache need not compute it again, so a sample
 goes where most of its prompt has been, unless that worker has far more to do than the idlest. Pure.

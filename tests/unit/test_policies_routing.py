@@ -1,7 +1,7 @@
-"""Placement: known prompts stay where they are cached, unless that worker is overrun."""
+"""Routing: known prompts stay where they are cached, unless that worker is overrun."""
 
 from plait.core.ids import RunId, WorkerId
-from plait.policies.placement import REMEMBERED, SLACK_SAMPLES, Homes, place
+from plait.policies.routing import REMEMBERED, SLACK_SAMPLES, Homes, place
 
 RUN = (RunId("run"), 1)
 A, B = WorkerId("a"), WorkerId("b")
