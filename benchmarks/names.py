@@ -23,7 +23,15 @@ from benchmarks.live import (
     a7_ablation,
 )
 from benchmarks.peers import trl_steps, vllm_decode
-from benchmarks.sim import c3_marlaas, c4_plexrl, c5_together, c7_speed
+from benchmarks.sim import (
+    c1_shares,
+    c2_multiplexing,
+    c3_marlaas,
+    c4_plexrl,
+    c5_together,
+    c6_bounds,
+    c7_speed,
+)
 
 _ALL = (
     Figure(
@@ -153,6 +161,20 @@ _ALL = (
         measure=vllm_decode.measure,
     ),
     Figure(
+        name="C1",
+        what="JigsawRL Table 1, each row from the other four: mean error of the shares, points",
+        at_least=None,
+        minutes=3,
+        measure=c1_shares.measure,
+    ),
+    Figure(
+        name="C2",
+        what="JigsawRL Fig. 12 to 18: mean throughput over Verl-like (paper: 1.56)",
+        at_least=None,
+        minutes=9,
+        measure=c2_multiplexing.measure,
+    ),
+    Figure(
         name="C3",
         what="MARLaaS: ten agentic LoRA runs on 16 NPUs against one at a time (paper beside)",
         at_least=None,
@@ -172,6 +194,13 @@ _ALL = (
         at_least=1.0,
         minutes=10,
         measure=c5_together.measure,
+    ),
+    Figure(
+        name="C6",
+        what="distance to lower bounds: share of settings within 10 %, others with the reason",
+        at_least=None,
+        minutes=4,
+        measure=c6_bounds.measure,
     ),
     Figure(
         name="C7",

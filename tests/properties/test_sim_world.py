@@ -11,9 +11,13 @@ from sim_support import SimpleCosts, job, setting
 from plait.core.colocation import ColocationPlan, Share
 from plait.core.substages import Kind
 from plait.policies import registry
+from plait.policies.balancing import EqualFinish
+from plait.policies.baselines.rollout_multiplexing import RolloutMultiplexing
+from plait.policies.colocation import LookAhead
+from plait.policies.merging import GainMerging
 from plait.sim import schemes
 from plait.sim.lengths import draw_step
-from plait.sim.schemes import Scheme
+from plait.sim.schemes import Scheme, Together
 from plait.sim.simulate import simulate
 from plait.sim.spec import Lengths, Tool
 
@@ -54,6 +58,14 @@ SCHEMES = {
     "shared-train": full("shared-train"),
     "serial": full("multiplexed"),
     "pairs": full("multiplexed", colocation=Pairs()),
+    "ours": full(
+        "multiplexed",
+        placement=Together(),
+        colocation=LookAhead(),
+        merging=GainMerging(),
+        balancing=EqualFinish(),
+    ),
+    "rollout-multiplexing": full("multiplexed", colocation=RolloutMultiplexing()),
 }
 
 lengths = st.one_of(

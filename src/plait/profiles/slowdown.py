@@ -37,7 +37,7 @@ CONTENTION = 0.33
 halves explain 2 to the power of 0.716: the rest is what they do to each other's caches."""
 MEMORY_EXPONENT = 0.516
 """Half of the wanted memory costs up to 1.43 (§4.2: 80 % to 40 %)."""
-TRAFFIC = {Kind.DECODE: 0.8, Kind.BATCH: 0.6}
+DECODE_TRAFFIC, BATCH_TRAFFIC = 0.8, 0.6
 """Share of the memory bandwidth that rollout takes alone: decoding reads all weights per step and
 attains about four fifths."""
 MATRIX_TRAFFIC = 0.3
@@ -51,6 +51,10 @@ class Analytic:
     compute_exponent: float = COMPUTE_EXPONENT
     contention: float = CONTENTION
     memory_exponent: float = MEMORY_EXPONENT
+    full_tokens: float = FULL_TOKENS
+    decode_traffic: float = DECODE_TRAFFIC
+    batch_traffic: float = BATCH_TRAFFIC
+    matrix_traffic: float = MATRIX_TRAFFIC
 
     def __call__(
         self, own: Substage, beside: Substage | None, compute: float, memory: float
@@ -58,24 +62,25 @@ class Analytic:
         """The larger of what compute and traffic cost, times what missing memory costs."""
         if not own.kind.on_device:
             return 1.0
-        need = wants(own)
+        need = self._wants(own)
         by_compute: float = max(1.0, need / compute) ** self.compute_exponent
         by_traffic = 1.0
         if beside is not None and beside.kind.on_device:
-            by_compute *= 1.0 + self.contention * need * wants(beside)
-            excess = max(0.0, traffic(own) + traffic(beside) - 1.0)
-            by_traffic += excess * traffic(own)
+            by_compute *= 1.0 + self.contention * need * self._wants(beside)
+            traffic = self._traffic(own)
+            excess = max(0.0, traffic + self._traffic(beside) - 1.0)
+            by_traffic += excess * traffic
         short: float = (1.0 / min(1.0, memory)) ** self.memory_exponent
         return max(by_compute, by_traffic) * short
 
+    def _wants(self, substage: Substage) -> float:
+        """Share of the worker's compute below which it slows down, in (0, 1]."""
+        if substage.kind in (Kind.DECODE, Kind.BATCH):
+            return min(1.0, max(1, substage.tokens) / self.full_tokens)
+        return 1.0
 
-def wants(substage: Substage) -> float:
-    """Share of the worker's compute below which it slows down, in (0, 1]."""
-    if substage.kind in (Kind.DECODE, Kind.BATCH):
-        return min(1.0, max(1, substage.tokens) / FULL_TOKENS)
-    return 1.0
-
-
-def traffic(substage: Substage) -> float:
-    """Share of the worker's memory bandwidth that it takes alone."""
-    return TRAFFIC.get(substage.kind, MATRIX_TRAFFIC)
+    def _traffic(self, substage: Substage) -> float:
+        """Share of the worker's memory bandwidth that it takes alone."""
+        if substage.kind is Kind.DECODE:
+            return self.decode_traffic
+        return self.batch_traffic if substage.kind is Kind.BATCH else self.matrix_traffic

@@ -27,6 +27,9 @@ EPS = 1e-9
 
 BUCKETS = (128, 1024)
 """Tokens per forward step between the kinds of rollout sub-stages (JigsawRL §4.1)."""
+TAILS = (32, 16, 8, 4)
+"""Rows below which a batch becomes more of a tail: where merging is asked about. A decode step of
+32 rows takes little longer than one of a single row, so no sooner; then at each halving."""
 
 
 class Row:
@@ -72,7 +75,7 @@ class Batch:
     """The rows that decode now."""
 
     def __init__(self, costs: Costs, *, exact: bool, buckets: bool = False) -> None:
-        """``buckets``: crossing from one kind of rollout to another is a milestone."""
+        """``buckets``: crossing into another kind of rollout, or into a tail, is a milestone."""
         self._costs, self._exact, self._buckets = costs, exact, buckets
         self.rows: list[Row] = []
         self.adapters: dict[Any, int] = {}
@@ -250,7 +253,7 @@ class Batch:
                 rest = (portion.n_rows if rest is None else rest) - 1
                 left[portion] = rest
                 stop = every or rest == 0 or (row.more and not portion.blocked)
-                stop = stop or (self._buckets and n - j + 1 in BUCKETS)
+                stop = stop or (self._buckets and n - j + 1 in (*BUCKETS, *TAILS))
             b = rows[j - 1].end
             room = (limit - held) / alive - 1.0
             if goal == 1 and b > room + 1e-6:

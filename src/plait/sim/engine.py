@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.batch import BUCKETS, TAILS, Batch, Row
 from plait.sim.costs.protocol import Costs
 from plait.sim.solo import Remembered, Solo
 from plait.sim.worker import Worker
@@ -58,6 +58,9 @@ class Engine:
         self.on_change: Callable[[Engine], None] | None = None
         """Called when its kind of rollout has changed, when it has run out of rows, and when rows
         have come while it is held back."""
+        self.on_tail: Callable[[], None] | None = None
+        """Called when few rows are left, at each halving."""
+        self._n_rows = 0
         self._arrivals: list[Row] = []
         self._solo: Solo | None = None
         """In the fluid mode, while it has one run's rows that need nobody's attention."""
@@ -311,6 +314,9 @@ class Engine:
             self.worker.changed()
         if (changed or not running) and self.on_change is not None:
             self.on_change(self)
+        fewer, self._n_rows = n < self._n_rows, n
+        if self.on_tail is not None and fewer and n + 1 in TAILS:
+            self.on_tail()
 
     def _admit(self) -> None:
         if self.held_back or self.worker.lost:

@@ -19,8 +19,11 @@ from functools import partial
 from plait.core.colocation import ColocationPlan, ColocationView, Share, WorkerFacts
 from plait.core.errors import ConfigError
 from plait.core.ids import RunId
+from plait.core.merging import BalanceView
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
+from plait.sim.batch import BUCKETS
+from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout, merge
 from plait.sim.jobs import Job
@@ -28,6 +31,7 @@ from plait.sim.longest import longest_sample
 from plait.sim.replica import Phase, Replica
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.tails import merge_view, slowdowns
 from plait.sim.worker import Fixed, Worker
 from plait.sim.world import World
 
@@ -42,18 +46,17 @@ class Tenant:
     def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
         spec = job.spec
         self._group, self._world, self.job = group, world, job
-        n = len(group.workers)
-        width = group.workers[0].n_devices
-        self.costs = world.costs(spec.model, group.device, width, weights=spec.weights, replicas=n)
+        rolling, training = group.places(spec, job.order)
+        self.costs = group.costs(spec)
         self.rollout: Rollout | None = None
         self.reward_until_s = 0.0
         self._left = 0
         self.replicas: list[Replica] = []
         for worker in group.workers:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes)
+        self.offloads = not group.has_room_for_state(self.costs.train_bytes, training)
         for i, worker in enumerate(group.workers):
-            if not self.offloads:
+            if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
             engine = Engine(
                 name=f"rollout/{job.run_id}",
@@ -67,6 +70,8 @@ class Tenant:
             )
             engine.held_back = True
             engine.on_change = group.changed
+            if group.merges:
+                engine.on_tail = group.tail
             self.replicas.append(
                 Replica(
                     run_id=job.run_id,
@@ -78,7 +83,9 @@ class Tenant:
                     now=world.now,
                 )
             )
-        self._fleet = Fleet([r.engine for r in self.replicas], world.heap)
+        self.rollers = [self.replicas[i] for i in rolling]
+        self.trainers = [self.replicas[i] for i in training]
+        self._fleet = Fleet([r.engine for r in self.rollers], world.heap)
 
     def want_rollout(self, job: Job) -> None:
         job.begin_rollout()
@@ -86,7 +93,7 @@ class Tenant:
     def roll(self, job: Job, rollout: Rollout) -> None:
         self.rollout = rollout
         self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
-        for replica in self.replicas:
+        for replica in self.rollers:
             replica.begin(rollout)
         self._world.ask(self._group.decide)
 
@@ -99,19 +106,20 @@ class Tenant:
         self._world.ask(self._group.decide)
 
     def want_update(self, job: Job, rollout: Rollout) -> None:
-        self._left = len(self.replicas)
-        for replica in self.replicas:
-            replica.phases = self.update(rollout)
+        self._left = len(self.trainers)
+        parts = self._group.balanced(self, rollout)
+        for replica, part in zip(self.trainers, parts, strict=True):
+            replica.phases = self.update(rollout, part)
         self._world.ask(self._group.decide)
 
     def ended(self, job: Job) -> None:
         self._group.leave(self)
 
-    def update(self, rollout: Rollout) -> list[Phase]:
-        """Of a slice's part of a batch."""
-        n = len(self.replicas)
-        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) // n)
-        samples = -(-rollout.draw.n_samples // n)
+    def update(self, rollout: Rollout, samples: int = 0) -> list[Phase]:
+        """Of a slice's part of a batch: ``samples`` of it, an equal part if 0."""
+        n_samples = rollout.draw.n_samples
+        samples = samples or -(-n_samples // len(self.trainers))
+        tokens = -(-rollout.draw.total_tokens(self.job.spec.samples) * samples // n_samples)
         costs = self.costs
         phases = []
         if self.job.spec.reference:
@@ -173,7 +181,7 @@ class MuxGroup:
                 f"node group {group.name}: {group.n_devices} devices are no multiple of "
                 f"tensor_parallel {tensor_parallel}"
             )
-        self._world, self._policy = world, scheme.colocation
+        self._world, self._scheme, self._policy = world, scheme, scheme.colocation
         self.device, self.committed, self._ended = group.device, committed, ended
         self.workers = [
             world.worker(
@@ -183,32 +191,59 @@ class MuxGroup:
         ]
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
+        self._merge_state: State = {}
+        self._balance_state: State = {}
         self._entering: list[Job] = []
         """Bound here, until caches have given way to their weights."""
 
-    def fits(self, spec: JobSpec) -> bool:
-        """Its weights have room beside those that are here, with a cache for its longest sample."""
-        worker = self.workers[0]
-        n = len(self.workers)
-        costs = self._world.costs(
-            spec.model, self.device, worker.n_devices, weights=spec.weights, replicas=n
-        )
+    def fits(self, job: Job) -> bool:
+        """Its weights have room beside those that are here, with a cache for its longest sample
+        where it rolls out and its optimizer, if only in turns, where it trains."""
+        spec, costs = job.spec, self.costs(job.spec)
+        rolling, training = self.places(spec, job.order)
         least = longest_sample(spec) * costs.kv_bytes_per_token
-        room = min(self._room(w) for w in self.workers)
-        fits = costs.weight_bytes + max(least, costs.train_bytes) <= room
-        if not fits and not self._tenants:
+        entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
+        fits = all(
+            costs.weight_bytes
+            + max(least if i in rolling else 0, costs.train_bytes if i in training else 0)
+            <= self._room(worker) + self._states(worker) - entering
+            for i, worker in enumerate(self.workers)
+        )
+        if not fits and not self._tenants and not self._entering:
             raise ConfigError(
-                f"job {spec.name}: {spec.model} does not fit {worker.worker_id} even alone: raise "
-                "tensor_parallel"
+                f"job {spec.name}: {spec.model} does not fit {self.workers[0].worker_id} even "
+                "alone: raise tensor_parallel"
             )
         return fits
 
-    def has_room_for_state(self, n_bytes: int) -> bool:
-        """An optimizer may stay, and caches keep their part of the memory."""
+    def costs(self, spec: JobSpec) -> Costs:
+        """Of a run here, whose optimizer is divided over the slices that it trains on."""
+        return self._world.costs(
+            spec.model,
+            self.device,
+            self.workers[0].n_devices,
+            weights=spec.weights,
+            replicas=len(self.places(spec, 0)[1]),
+        )
+
+    def places(self, spec: JobSpec, order: int) -> tuple[range, range]:
+        """Slices that it rolls out on and those that it trains on: all, or apart where it has
+        devices for both."""
+        n = len(self.workers)
+        n_roll = spec.rollout_devices // self.workers[0].n_devices
+        if not 0 < n_roll < n:
+            return range(n), range(n)
+        if self._scheme.halves == "swapped" and order % 2:
+            return range(n - n_roll, n), range(n - n_roll)
+        return range(n_roll), range(n_roll, n)
+
+    def has_room_for_state(self, n_bytes: int, places: range) -> bool:
+        """An optimizer may stay on these slices, and caches keep their part of the memory."""
+        workers = [self.workers[i] for i in places]
         return all(
             w.free_bytes >= n_bytes
             and self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
-            for w in self.workers
+            for w in workers
         )
 
     def enter(self, job: Job) -> None:
@@ -262,12 +297,84 @@ class MuxGroup:
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
+            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._world.now())
         self._world.record.decision("colocation", self._policy, view, before, plan)
         self._apply(plan, replicas)
+
+    def balanced(self, tenant: Tenant, rollout: Rollout) -> list[int]:
+        """Samples of an update for each slice that it trains on."""
+        n, workers = rollout.draw.n_samples, [r.worker for r in tenant.trainers]
+        even = [n // len(workers) + (i < n % len(workers)) for i in range(len(workers))]
+        policy = self._scheme.balancing
+        if policy is None or len(workers) == 1:
+            return even
+        others = {
+            replica.worker: replica.substages()[0]
+            for other in self._tenants.values()
+            if other is not tenant
+            for replica in other.replicas
+            if replica.running and replica.kind is not None and replica.kind.rolls_out
+        }
+        whole, half = (tenant.update(rollout, k)[-1] for k in (even[0], max(1, even[0] // 2)))
+        per_s = (whole.seconds - half.seconds) / max(1, whole.n_samples - half.n_samples)
+        own = tenant.trainers[0].coming([whole], ())[0]
+        view = BalanceView(
+            run_id=tenant.job.run_id,
+            total=n,
+            fixed_s=max(0.0, whole.seconds - per_s * whole.n_samples),
+            per_sample_s=per_s,
+            slowdowns=slowdowns(self._world.slowdown, own, workers, others),
+            most=(n,) * len(workers),
+        )
+        before = self._balance_state
+        plan, self._balance_state = policy.decide(view, before, self._world.now())
+        self._world.record.decision("balancing", policy, view, before, plan)
+        return [max(1, k) for k in plan.samples]
+
+    @property
+    def merges(self) -> bool:
+        return self._scheme.merging is not None
+
+    def tail(self) -> None:
+        """Few rows of a run are left on a slice."""
+        self._world.ask(self.merge)
+
+    def merge(self) -> None:
+        """Ask whether tails of one run move together; what has moved calls for a new decision."""
+        policy = self._scheme.merging
+        assert policy is not None
+        for tenant in self._tenants.values():
+            rolling = [r for r in tenant.rollers if r.rolls_here]
+            tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
+            if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
+                continue
+            if sum(r.engine.load for r in tails) >= BUCKETS[0]:
+                continue  # together they would no longer be a tail
+            beside = {
+                other.worker: other.substages()[0]
+                for neighbour in self._tenants.values()
+                if neighbour is not tenant
+                for other in neighbour.replicas
+                if other.running and other.kind is not None and other.kind.on_device
+            }
+            view = merge_view(tenant.job.run_id, tails, beside, self._free_bytes)
+            before = self._merge_state
+            plan, self._merge_state = policy.decide(view, before, self._world.now())
+            self._world.record.decision("merging", policy, view, before, plan)
+            if plan.target is None:
+                continue
+            target = next(r for r in tails if r.worker.worker_id == plan.target)
+            merge(tenant.rollout, [r.engine for r in tails if r is not target], target.engine)
+            self._world.ask(self.decide)
+
+    def _free_bytes(self, replica: Replica) -> int:
+        """Memory of its slice that nobody else holds."""
+        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is replica.worker]
+        return self._room(replica.worker) - sum(self._held(r) for r in here)
 
     def _substages(self, tenant: Tenant) -> list[Substage]:
         out: list[Substage] = []
@@ -296,7 +403,7 @@ class MuxGroup:
                 )
                 ends = [key]
             if rollout is not None:
-                for replica in tenant.replicas:
+                for replica in tenant.trainers:
                     out += replica.coming(tenant.update(rollout), tuple(ends))
         return out
 
@@ -351,20 +458,28 @@ class MuxGroup:
         """Runs whose weights find room, in order."""
         while self._entering:
             job = self._entering[0]
-            spec, width = job.spec, self.workers[0].n_devices
-            costs = self._world.costs(
-                spec.model,
-                self.device,
-                width,
-                weights=spec.weights,
-                replicas=len(self.workers),
-            )
+            costs = self.costs(job.spec)
             if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
                 return
+            room = min(self._room(worker) for worker in self.workers)
+            if costs.weight_bytes + costs.train_bytes > room:
+                self._take_turns()
             self._entering.pop(0)
             if job.end is None:
                 job.place = self._tenants[job.run_id] = Tenant(self, self._world, job)
                 job.advance()
+
+    def _take_turns(self) -> None:
+        """Optimizers that have stayed give way: from now on they come for an update and go."""
+        for tenant in self._tenants.values():
+            if tenant.offloads:
+                continue
+            tenant.offloads = True
+            run_id = tenant.job.run_id
+            for replica in tenant.trainers:
+                replica.worker.release(f"state/{run_id}")
+                if replica.fixed is not None and replica.fixed.kind is Kind.TRAIN:
+                    replica.worker.reserve(f"load/{run_id}", tenant.costs.train_bytes)
 
     def _free(self, worker: Worker, n_bytes: int) -> bool:
         """Caches of what waits go, those of what runs shrink, until so much is free."""

@@ -135,7 +135,7 @@ class Placer:
             job, group = self._waiting.get(binding.run_id), self._groups[binding.group_id]
             if job is None:
                 continue
-            if not self._fits(job.spec, group):
+            if not self._fits(job, group):
                 detail = f"{group.group_id} has {len(group.free)} devices free"
                 job.waits(Wait(run_id=job.run_id, reason="devices", detail=detail))
                 continue
@@ -162,9 +162,10 @@ class Placer:
                     f"groups have {rollout}: lower rollout_devices"
                 )
 
-    def _fits(self, spec: JobSpec, group: NodeGroup) -> bool:
+    def _fits(self, job: Job, group: NodeGroup) -> bool:
+        spec = job.spec
         if self._mux:
-            return self._mux_group(group).fits(spec)
+            return self._mux_group(group).fits(job)
         roll = spec.rollout_devices if self._origin == "group" else 0
         if self._origin == "groups":
             free = sum(len(g.free) for g in self._rollout_groups)

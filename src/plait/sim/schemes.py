@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from plait.core.colocation import ColocationPlan, ColocationView, Share
-from plait.core.merging import BalancePlan, BalanceView
+from plait.core.merging import BalancePlan, BalanceView, MergePlan, MergeView
 from plait.core.placement import Binding, PlacementPlan, PlacementView
 from plait.core.plan import Wait
 from plait.policies import registry
@@ -53,6 +53,15 @@ class Balancing(Protocol):
     def decide(self, view: BalanceView, state: State, now: float) -> tuple[BalancePlan, State]: ...
 
 
+class Merging(Protocol):
+    """Whether one run's tails move together."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, view: MergeView, state: State, now: float) -> tuple[MergePlan, State]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFit:
     """Each run in order of arrival to the first group with so many free devices; nobody overtakes.
@@ -75,6 +84,27 @@ class FirstFit:
                 continue
             free[group_id] -= run.n_devices
             bind.append(Binding(run_id=run.run_id, group_id=group_id, phase_s=0.0))
+        return PlacementPlan(bind=tuple(bind), waits=tuple(waits)), state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """All runs on the first group that is large enough for each: who shares is given, and how they
+    share is the co-location policy's."""
+
+    name: str = "together"
+
+    def decide(self, view: PlacementView, state: State, now: float) -> tuple[PlacementPlan, State]:
+        """Bind all."""
+        bind: list[Binding] = []
+        waits: list[Wait] = []
+        for run in sorted(view.waiting, key=lambda r: r.order):
+            fit = [g.group_id for g in view.groups if g.n_devices >= run.n_devices]
+            if fit:
+                bind.append(Binding(run_id=run.run_id, group_id=fit[0], phase_s=0.0))
+            else:
+                detail = f"needs {run.n_devices} devices"
+                waits.append(Wait(run_id=run.run_id, reason="devices", detail=detail))
         return PlacementPlan(bind=tuple(bind), waits=tuple(waits)), state
 
 
@@ -119,7 +149,11 @@ class Scheme:
     dispatch: Dispatch = field(default_factory=FifoDispatch)
     """Of shared training pools."""
     colocation: Colocation = Serial()
+    merging: Merging | None = None
     balancing: Balancing | None = None
+    halves: Literal["swapped", "same"] = "swapped"
+    """Multiplexed runs with devices for rollout and for training apart: whether every second one
+    has them the other way round, so that one's training meets the other's rollout."""
 
 
 def lora(policy: str = registry.DEFAULT, **options: object) -> Scheme:

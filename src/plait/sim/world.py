@@ -61,7 +61,7 @@ class World:
         """Different rollouts of a job, see ``repeats``; 0: all are."""
         self.repeats = {} if repeats is None else repeats
         self.workers: list[Worker] = []
-        self._costs_of, self._slowdown = costs_of, slowdown
+        self._costs_of, self.slowdown = costs_of, slowdown
         self._costs: dict[tuple[str, str, int, str, int], Costs] = {}
         self._dirty: dict[Worker, None] = {}
         self._asked: dict[Any, Callable[[], None]] = {}
@@ -96,7 +96,7 @@ class World:
             n_devices=n_devices,
             memory_bytes=memory_bytes,
             heap=self.heap,
-            slowdown=self._slowdown,
+            slowdown=self.slowdown,
             dirty=self._dirty,
             span=self.record.span,
             division=division,
