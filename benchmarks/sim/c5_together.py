@@ -57,9 +57,9 @@ class Size:
 
     n_lora: int = 9
     n_full: int = 9
-    steps: int = 4
+    steps: int = 3
     constants: Sequence[str] | None = None
-    loads: Sequence[int] = (3, 6, 12)
+    loads: Sequence[int] = (3, 6)
     """Full-weight jobs, and as many LoRA runs."""
     splits: Sequence[int] = (1, 2)
     """Node groups for a shared base that are tried: each scheme is given its best."""
