@@ -26,9 +26,11 @@ from plait.sim.world import CostsOf
 OURS = "plait"
 BASELINES = ("single-disaggregated", "single-collocated", "multi-lora-sync")
 
+LONGEST = 4096
+"""Tokens that a sample of GSM8K has at most, with its prompt: a cache must hold one."""
 ANOTHER_MODEL, ANOTHER_RUNS, ANOTHER_DEVICES = "qwen3-4b", 8, 8
 """A replication by others: one node of eight GPUs, Qwen3-4B, eight runs."""
-CACHES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.005)
+CACHES = (1.0, 0.3, 0.1, 0.03, 0.01)
 """Parts of a device's cache that are left, for the region where sharing loses."""
 
 
@@ -194,7 +196,7 @@ def _node(size: Size, share: float = 1.0, task: str = "gsm8k-2048") -> Setting:
     if share < 1.0:
         costs = costs_of(ANOTHER_MODEL, "h100", 1, weights="lora")
         free = 0.9 * costs.memory_bytes - costs.weight_bytes
-        tokens = max(2500, int(share * free / costs.kv_bytes_per_token))
+        tokens = max(LONGEST + 1, int(share * free / costs.kv_bytes_per_token))
         setting = replace(setting, options={"kv_tokens": tokens})
     return setting
 
