@@ -5,6 +5,7 @@ where it is. Left to others: who may roll out (``gate``), decoding (``engine``).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from plait.core.plan import Keep
 from plait.sim.batch import Row
@@ -24,7 +25,8 @@ class Rollout:
         self.step, self.version, self.draw = step, version, draw
         self.began_s = now
         self.ended_s = 0.0
-        self.portions: list[Portion] = []
+        self.portions: list[Any] = []
+        """``Portion``, or what is left of one (``repeats``)."""
         self.n_tokens = 0
         """Prompts, responses and what tools returned, once it has ended."""
         self._left = 0
@@ -36,7 +38,7 @@ class Rollout:
         recorded = self.draw.recorded
         return recorded is None or not (recorded.evaluates or recorded.trained_tokens == 0)
 
-    def portion_ended(self, portion: Portion) -> None:
+    def portion_ended(self, portion: object) -> None:
         """One engine has no more of it."""
         self._left -= 1
         if self._left == 0:

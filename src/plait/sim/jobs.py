@@ -20,7 +20,7 @@ from plait.core.view import RunView
 from plait.profiles import kv
 from plait.sim.fleet import Rollout
 from plait.sim.heap import Heap
-from plait.sim.lengths import draw_step
+from plait.sim.lengths import StepDraw, draw_step
 from plait.sim.outcome import JobOutcome
 from plait.sim.portion import ToolSlots
 from plait.sim.spec import JobSpec
@@ -56,8 +56,11 @@ class Place(Protocol):
 class Job:
     """One job of the workload."""
 
-    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int) -> None:
+    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int, draws: int = 0) -> None:
+        """``draws``: different draws of its steps; 0: each step has its own."""
         self.spec, self.order, self._heap, self._seed = spec, order, heap, seed
+        self._draws = draws
+        self._drawn: dict[int, StepDraw] = {}
         self.run_id = RunId(spec.name)
         self.place: Place | None = None
         self.rollout: Stage | None = None
@@ -139,7 +142,7 @@ class Job:
         now = self._heap.now
         if self.began_s is None:
             self.began_s = now
-        draw = draw_step(self.spec, self._next_step, self._seed)
+        draw = self._draw(self._next_step)
         rollout = Rollout(
             step=self._next_step, version=self.version, draw=draw, now=now, done=self._rolled
         )
@@ -167,6 +170,7 @@ class Job:
             return
         self.served(0.0)
         self.end = stage
+        self._drawn.clear()
         if self.under_way is not None:
             for portion in self.under_way.portions:
                 portion.dropped = True
@@ -213,6 +217,14 @@ class Job:
             max_lag=self.max_lag,
             ended=str(self.end or "unfinished"),
         )
+
+    def _draw(self, step: int) -> StepDraw:
+        if not self._draws:
+            return draw_step(self.spec, step, self._seed)
+        step %= self._draws
+        if step not in self._drawn:
+            self._drawn[step] = draw_step(self.spec, step, self._seed)
+        return self._drawn[step]
 
     def _rolled(self, rollout: Rollout) -> None:
         now = self._heap.now

@@ -63,6 +63,8 @@ class Portion:
         residency: Callable[[Row], Keep] | None = None,
     ) -> None:
         self.spec, self.run, self.step, self.draw = spec, run, step, draw
+        self.blocked = spec.tool is not None and spec.tool.blocked
+        """Nobody waits for one sample's turn, but for the last one's."""
         self.engine, self._heap, self._tools = engine, heap, tools
         self._ended, self._residency = ended, residency
         self.n_rows = 0
@@ -108,9 +110,8 @@ class Portion:
             else:
                 self._over()
             return
-        tool = self.spec.tool
         wait_s = self.draw.waits_s[row.sample][row.turn]
-        if tool is not None and tool.blocked:
+        if self.blocked:
             self.asking.append(row)
             self.engine.away(row)
             self._call_all()
@@ -124,7 +125,7 @@ class Portion:
         self.left -= 1
         if self.left == 0:
             self._ended(self)
-        elif self.spec.tool is not None and self.spec.tool.blocked:
+        elif self.blocked:
             self._call_all()
 
     def charge(self, *, device_s: float, held_s: float) -> None:
@@ -149,16 +150,18 @@ class Portion:
         self._tools.call(wait_s, self._all_back, asked)
 
     def _all_back(self, rows: list[Row]) -> None:
-        for row in rows:
-            self._back(row)
+        if not self.dropped:
+            self.engine.back([(row, self._next_turn(row)) for row in rows])
 
     def _back(self, row: Row) -> None:
-        if self.dropped:
-            return
+        self._all_back([row])
+
+    def _next_turn(self, row: Row) -> int:
+        """Begin it; returns the tokens that the tool returned."""
         self.out -= 1
         result = self.draw.results[row.sample][row.turn]
         self.n_tokens += result
         row.turn += 1
         row.left = self.draw.responses[row.sample][row.turn]
         row.more = row.turn + 1 < len(self.draw.responses[row.sample])
-        self.engine.back(row, result)
+        return result
