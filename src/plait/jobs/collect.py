@@ -188,7 +188,8 @@ def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
 
 
 def record(context: JobContext, episode: Episode, step: int, split: str) -> None:
-    """Write an episode to ``samples.jsonl``."""
+    """Write an episode to ``samples.jsonl``, and how long it waited for its environment to the
+    events: the samples of a run are the same however fast the machine is."""
     decode = context.tokenizer.decode
     drawn, replies = episode.segments[::2], episode.segments[1::2]
     context.recorder.sample(
@@ -208,6 +209,14 @@ def record(context: JobContext, episode: Episode, step: int, split: str) -> None
             prompt_tokens=len(episode.prompt),
             turn_tokens=tuple(len(segment.tokens) for segment in drawn),
             reply_tokens=tuple(len(segment.tokens) for segment in replies),
-            waits_s=tuple(round(wait_s, 6) for wait_s in episode.waits_s),
         )
+    )
+    context.recorder.event(
+        "waits",
+        now=context.now(),
+        step=step,
+        split=split,
+        index=episode.index,
+        group=episode.sample,
+        waits_s=[round(wait_s, 6) for wait_s in episode.waits_s],
     )

@@ -128,8 +128,6 @@ class SampleRecord:
     """Drawn in each turn."""
     reply_tokens: tuple[int, ...] = ()
     """That the environment answered with, between turns."""
-    waits_s: tuple[float, ...] = ()
-    """For the environment, after each turn."""
 
 
 def as_row(record: Any) -> dict[str, Any]:

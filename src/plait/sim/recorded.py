@@ -53,13 +53,21 @@ def _job(launch: Launch, log: JobLog, model: str) -> RecordedJob:
     layout = LaunchLayout(launch.root).job(log.name)
     config = _config(layout.config)
     by_step = _samples(layout.samples)
+    waits_s = {
+        (e["split"], e["step"], e["index"], e["group"]): e["waits_s"]
+        for e in launch.job_events(log.name)
+        if e["kind"] == "waits"
+    }
     rows = [("eval", row) for row in log.evaluations] + [("train", row) for row in log.steps]
     rows.sort(key=lambda item: float(item[1]["t"]))
     steps: list[RecordedStep] = []
     ends_s: list[float] = []
     version = 0
     for split, row in rows:
-        samples = by_step.get((split, row["step"]), [])
+        samples = [
+            {"waits_s": waits_s.get((split, s["step"], s["index"], s["group"]), ()), **s}
+            for s in by_step.get((split, row["step"]), ())
+        ]
         if not samples:
             continue
         learned = row.get("version") != version
