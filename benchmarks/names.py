@@ -23,7 +23,15 @@ from benchmarks.live import (
     a7_ablation,
 )
 from benchmarks.peers import trl_steps, vllm_decode
-from benchmarks.sim import c1_shares, c2_multiplexing, c6_bounds
+from benchmarks.sim import (
+    c1_shares,
+    c2_multiplexing,
+    c3_marlaas,
+    c4_plexrl,
+    c5_together,
+    c6_bounds,
+    c7_speed,
+)
 
 _ALL = (
     Figure(
@@ -167,11 +175,39 @@ _ALL = (
         measure=c2_multiplexing.measure,
     ),
     Figure(
+        name="C3",
+        what="MARLaaS: ten agentic LoRA runs on 16 NPUs against one at a time (paper beside)",
+        at_least=None,
+        minutes=9,
+        measure=c3_marlaas.measure,
+    ),
+    Figure(
+        name="C4",
+        what="PlexRL: share of the geometric ceiling that two jobs on a pool save (paper beside)",
+        at_least=None,
+        minutes=10,
+        measure=c4_plexrl.measure,
+    ),
+    Figure(
+        name="C5",
+        what="all mechanisms together against each paper's alone: least lead",
+        at_least=1.0,
+        minutes=10,
+        measure=c5_together.measure,
+    ),
+    Figure(
         name="C6",
         what="distance to lower bounds: share of settings within 10 %, others with the reason",
         at_least=None,
         minutes=4,
         measure=c6_bounds.measure,
+    ),
+    Figure(
+        name="C7",
+        what="speed of deciding and of the simulator: least margin to its bar",
+        at_least=1.0,
+        minutes=20,
+        measure=c7_speed.measure,
     ),
     Figure(
         name="G1",

@@ -8,8 +8,7 @@ import torch
 
 from plait.adapters.peft import Adapter, write_adapter
 from plait.core.runs import LoraSpec
-from plait.engines.torch.arch import Arch, read_arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import GROUPS, Arch, group_sizes, read_arch
 
 SMALL = 0.01
 """Size of B's entries: an adapter that changes what is drawn, and does not break the model."""

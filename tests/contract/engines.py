@@ -85,7 +85,9 @@ def scripted() -> EngineKit:
     )
 
 
-def torch_random(*, deterministic: bool = False, graphs: bool = False) -> EngineKit:
+def torch_random(
+    *, deterministic: bool = False, graphs: bool = False, by_transformers: bool = False
+) -> EngineKit:
     """The torch engines over a random byte-level Llama in a directory of their own. ``graphs``:
     decode over static buffers, as on CUDA."""
     import torch
@@ -99,13 +101,17 @@ def torch_random(*, deterministic: bool = False, graphs: bool = False) -> Engine
     folder = Path(scratch.name)
     model = random_model(folder / "model")
 
+    how = {"by_transformers": by_transformers}
+
     def rollout(**limits: Any) -> RolloutEngine:
         with private_cache(folder):
-            return TorchRollout(model, block_size=4, exact=deterministic, graphs=graphs, **limits)
+            return TorchRollout(
+                model, block_size=4, exact=deterministic, graphs=graphs, **how, **limits
+            )
 
     def train() -> TrainEngine:
         with private_cache(folder):
-            return TorchTrain(model, exact=deterministic)
+            return TorchTrain(model, exact=deterministic, **how)
 
     atexit.register(scratch.cleanup)
     return EngineKit(
@@ -123,4 +129,5 @@ KITS: dict[str, Callable[[], EngineKit]] = {
     "torch": torch_random,
     "torch-static": lambda: torch_random(graphs=True),
     "torch-deterministic": lambda: torch_random(deterministic=True),
+    "torch-transformers": lambda: torch_random(by_transformers=True),
 }

@@ -177,6 +177,8 @@ def test_what_a_plan_comes_to() -> None:
     assert "evaluations and the start of the workers are not included" in assumed
     assert conclusions(replace(PLAN, kv_budget_blocks=120))[0].endswith("all fit at once")
     assert conclusions(replace(PLAN, shared_s=360.0))[2].endswith("run them one by one")
+    other = conclusions(replace(PLAN, by_transformers=True))
+    assert any("through transformers" in line for line in other)
 
 
 def test_a_job_too_large_for_the_whole_cache_is_told_what_to_lower() -> None:

@@ -76,7 +76,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_sampler_and_trainer_agree_and_masters_are_fp32(model: Path, tmp_path: Path) -> None:
     e = engines(model)
-    assert e.rollout._weights.dtype == e.rollout._kv.dtype == torch.bfloat16
+    assert e.rollout._model.weights.dtype == e.rollout._kv.dtype == torch.bfloat16
     e.train.create(RUN, LoraSpec(rank=8, alpha=16.0, seed=1))
     differences, small = [], 0
     for step in range(4):
@@ -119,4 +119,4 @@ def test_a_step_smaller_than_bf16_moves_the_master(model: Path) -> None:
 
 def test_a_worker_takes_its_dtype_from_its_configuration(model: Path) -> None:
     e = engines(model, "fp32")
-    assert e.rollout._weights.dtype == e.train._weights.dtype == torch.float32
+    assert {x._model.weights.dtype for x in (e.rollout, e.train)} == {torch.float32}

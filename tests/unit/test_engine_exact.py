@@ -19,7 +19,7 @@ from plait.core.operations import AdamParams, Datum, ForwardResult, Sample, Samp
 from plait.core.operations import SamplingParams as Params
 from plait.core.runs import LoraSpec
 from plait.engines.torch import exact
-from plait.engines.torch import trainer as trainer_module
+from plait.engines.torch import own as own_module
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.trainer import TorchTrain
 from plait.models.registry import TINY_DIR
@@ -131,7 +131,7 @@ def drawn(
     random.Random(seed).shuffle(waiting)
     found: dict[str, SampleResult] = {}
     numbers = cycle(with_threads)
-    engine._on_layer = lambda: torch.set_num_threads(next(numbers))
+    engine._model._on_layer = lambda: torch.set_num_threads(next(numbers))
     while waiting or engine.has_work():
         for op in waiting[:4]:
             engine.add(op)
@@ -288,7 +288,7 @@ def test_no_memory_is_no_reason_for_other_bits(tiny: Path, monkeypatch) -> None:
     def starving(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(trainer_module, "logprobs", starving)
+    monkeypatch.setattr(own_module, "logprobs", starving)
     with pytest.raises(EngineError, match="halves of it would have other bits: free memory"):
         drain(engine.forward_backward(MINE, [datum, datum], "cross_entropy", {}))
 

@@ -17,8 +17,7 @@ from plait.core.operations import Sample, SampleResult, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.engines.torch import graphs as graphs_module
 from plait.engines.torch import replays
-from plait.engines.torch.arch import read_arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import GROUPS, group_sizes, read_arch
 from plait.engines.torch.rollout import TorchRollout
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -117,7 +116,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder()
-    monkeypatch.setattr("plait.engines.torch.rollout.make_record", lambda device: made)
+    monkeypatch.setattr("plait.engines.torch.own.make_record", lambda device: made)
     return made
 
 
@@ -242,7 +241,7 @@ def test_if_recording_fails_the_engine_goes_on_eagerly(model, adapters, monkeypa
         calls.append(compute())  # as the run before the recording does
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr("plait.engines.torch.rollout.make_record", lambda device: failing)
+    monkeypatch.setattr("plait.engines.torch.own.make_record", lambda device: failing)
     want = finish(engine(model, adapters, graphs=False), *crowd())
     with pytest.warns(UserWarning, match="not recorded: operation not permitted"):
         got = finish(engine(model, adapters), *crowd())

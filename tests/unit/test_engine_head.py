@@ -18,9 +18,8 @@ from plait.core.errors import ModelError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams
 from plait.core.runs import ALL_LINEAR, HEAD, TARGETS, LoraSpec
-from plait.engines.torch.arch import read_arch
+from plait.engines.torch.arch import head_place, read_arch
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
-from plait.engines.torch.model import head_place, projections
 from plait.engines.torch.rollout import TorchRollout
 
 pytestmark = [*peft_warnings, pytest.mark.usefixtures("one_thread")]
@@ -41,12 +40,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def random_adapter(model: Path, targets: tuple[str, ...], rank: int) -> Adapter:
     """Strong enough to change what is drawn."""
     generator, pairs = torch.Generator().manual_seed(rank), {}
-    for p in projections(read_arch(model)):
-        for module, n_out in zip(p.modules, p.outs, strict=True):
-            a = torch.randn(rank, p.n_in, generator=generator) * 0.2
+    for site in read_arch(model).sites:
+        for module, n_out in site.modules:
+            a = torch.randn(rank, site.n_in, generator=generator) * 0.2
             b = torch.randn(n_out, rank, generator=generator) * 0.1
             if module in targets:
-                pairs[p.layer, module] = a, b
+                pairs[site.layer, module] = a, b
     return Adapter(spec=LoraSpec(rank=rank, targets=targets), pairs=pairs)
 
 
@@ -149,7 +148,7 @@ def test_the_head_is_made_only_where_a_token_is_drawn_or_scored(
     model: Path, adapters, monkeypatch
 ) -> None:
     e = engine(model, adapters, max_batch_tokens=16, max_seqs=4)
-    place, seen = head_place(e._weights.arch), []
+    place, seen = head_place(e._model.arch), []
     real = LoraBatch.add
 
     def watched(self: LoraBatch, layer: int, group: str, x, y):

@@ -4,9 +4,8 @@ import torch
 from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
 from plait.core.runs import ALL_LINEAR, LoraSpec
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.arch import GROUPS, Arch, group_sizes
 from plait.engines.torch.lora import WHOLE_RANK, LoraBatch, pack_adapter
-from plait.engines.torch.model import GROUPS, group_sizes
 
 ARCH = Arch(
     vocab_size=10,

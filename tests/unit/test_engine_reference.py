@@ -10,8 +10,7 @@ from plait.adapters.peft import Adapter, write_adapter
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams
 from plait.core.runs import LoraSpec
-from plait.engines.torch.arch import read_arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import GROUPS, group_sizes, read_arch
 from plait.engines.torch.rollout import TorchRollout
 from plait.models.registry import resolve
 from plait.models.tokenizer import Tokenizer

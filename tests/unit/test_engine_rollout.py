@@ -12,9 +12,7 @@ from plait.core.plan import Keep
 from plait.core.runs import LoraSpec
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import parts as parts_module
-from plait.engines.torch import rollout as rollout_module
-from plait.engines.torch.arch import read_arch
-from plait.engines.torch.model import GROUPS, group_sizes
+from plait.engines.torch.arch import GROUPS, group_sizes, read_arch
 from plait.engines.torch.rollout import TorchRollout
 
 A, B, SICK = RunId("a"), RunId("b"), RunId("sick")
@@ -350,7 +348,7 @@ def test_a_failed_step_loses_no_sample(model, monkeypatch) -> None:
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as m:
-        m.setattr(rollout_module, "forward", fail)
+        m.setattr(e._model, "hidden", fail)
         with pytest.raises(EngineError, match="out of memory"):
             e.step()
     assert_close(finish(e)[0]["x"], want["x"])

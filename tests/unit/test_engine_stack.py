@@ -7,9 +7,8 @@ from random_models import random_model
 from plait.adapters.peft import Adapter
 from plait.core.ids import RunId
 from plait.core.runs import ALL_LINEAR, LoraSpec
-from plait.engines.torch.arch import Arch, read_arch
+from plait.engines.torch.arch import GROUPS, Arch, group_sizes, read_arch
 from plait.engines.torch.lora import LoraBatch, pack_adapter
-from plait.engines.torch.model import GROUPS, group_sizes
 from plait.engines.torch.stack import MAX_COLUMNS, NOBODY, Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,12 +6,27 @@ import pytest
 
 from plait.envs.registry import known
 from plait.jobs.load import dump_resolved, load_jobs
+from plait.jobs.yamlfile import read_yaml
+from plait.sim.setting_file import setting_from
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(FOLDER.glob("[12]*.yaml"))
+"""Job files."""
+WORKLOADS = sorted(FOLDER.glob("3*.yaml"))
+"""Of ``plait sim``."""
 
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 7
+    assert len(WORKLOADS) >= 2
+    assert sorted(FOLDER.glob("*.yaml")) == EXAMPLES + WORKLOADS
+
+
+@pytest.mark.parametrize("file", WORKLOADS, ids=lambda f: f.stem)
+def test_workload_can_be_simulated_and_says_how(file: Path) -> None:
+    setting = setting_from(read_yaml(file).data)
+    assert len(setting.jobs) >= 2
+    assert f"plait sim examples/{file.name}" in file.read_text()
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from foreign_models import foreign_model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plait.core.errors import ConfigError, ModelError
+from plait.core.runs import ALL_LINEAR
 from plait.jobs.load import dump_resolved, load_jobs
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
@@ -213,3 +215,21 @@ def test_any_values_survive_the_round_trip(tmp_path: Path, rate, target, stop, s
     file = tmp_path / "r.yaml"
     file.write_text(dump_resolved(job), encoding="utf-8", newline="")
     assert load_jobs([file]) == (job,)
+
+
+def test_targets_are_names_of_the_models_own_layers(load, tmp_path: Path) -> None:
+    foreign_model(tmp_path / "neox", "gpt-neox")
+    one = ONE + f"model: {tmp_path / 'neox'}\n"
+    (job,) = load(one + "adapter: {targets: [dense]}\n")
+    assert job.lora().targets == ("dense",)
+    with pytest.raises(ConfigError, match="`q_proj` matches no linear layer"):
+        load(one + "adapter: {targets: [q_proj]}\n")
+    with pytest.raises(ConfigError, match="did you mean `query_key_value`"):
+        load(one + "adapter: {targets: [query_keys]}\n")
+    (tmp_path / "whole.yaml").write_text(dump_resolved(load(one)[0]))
+    assert load_jobs([tmp_path / "whole.yaml"])[0].lora().targets == ALL_LINEAR
+
+
+def test_targets_of_a_model_on_the_hub_are_checked_when_it_is_there(load) -> None:
+    (job,) = load(ONE + "model: org/name\nadapter: {targets: [dense]}\n")
+    assert job.lora().targets == ("dense",)

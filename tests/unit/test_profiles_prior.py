@@ -20,13 +20,13 @@ class Flat:
     def decode_s(self, n_rows, context_tokens, n_adapters=0):
         return 0.01
 
-    def prefill_s(self, n_tokens, context_tokens=0, n_adapters=0, n_samples=1):
+    def prefill_s(self, n_tokens, context_tokens=0, n_adapters=0):
         return n_tokens / 1e6
 
     def train_s(self, n_tokens, n_samples):
         return n_tokens / 1e6
 
-    def reference_s(self, n_tokens, n_samples=1):
+    def reference_s(self, n_tokens):
         return n_tokens / 1e6
 
 

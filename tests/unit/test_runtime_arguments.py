@@ -68,6 +68,10 @@ def test_what_is_right_comes_out_plain() -> None:
             "LoRA targets are empty: choose from q_proj",
         ),
         (lambda: arguments.lora(LoraSpec(targets=("q_prj",))), "LoRA targets hold q_prj: choose"),
+        (
+            lambda: arguments.lora(LoraSpec(targets=("q_proj",)), ("qkv_proj", "o_proj")),
+            "LoRA targets hold q_proj: choose from qkv_proj, o_proj",
+        ),
         (lambda: arguments.lora(LoraSpec(targets=("embed_tokens",))), "down_proj, lm_head"),
         (lambda: arguments.lora(LoraSpec(targets="q_proj")), "give a tuple of layers"),  # type: ignore[arg-type]
         (lambda: arguments.batch(DATUM), r"the data are Datum\(.*: give a list of Datum"),

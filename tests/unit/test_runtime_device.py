@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from foreign_models import foreign_model
 
 from plait.cli import main
 from plait.cli.resume import overridden
@@ -116,6 +117,22 @@ def test_a_device_that_is_not_there_is_one_line_before_anything_starts(
     said = capsys.readouterr().err
     assert end.value.code == 2
     assert said.startswith("error: device cuda:0 is not there: torch finds none here")
+    assert said.count("\n") == 1
+    assert not launch.exists()
+
+
+def test_deterministic_mode_without_a_forward_of_our_own_is_one_line_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = foreign_model(tmp_path / "model", "olmo2")
+    job, launch = tmp_path / "job.yaml", tmp_path / "launch"
+    job.write_text(f"name: a\nmodel: {model}\nsteps: 1\nenvironment: {{name: tiny-sum}}\n")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main.run([job], directory=launch, resume=None, deterministic=True)
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith(f"error: {model} runs through transformers, and deterministic mode")
     assert said.count("\n") == 1
     assert not launch.exists()
 

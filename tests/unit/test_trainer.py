@@ -12,7 +12,7 @@ from plait.core.errors import EngineError, RequestError
 from plait.core.ids import RunId
 from plait.core.operations import AdamParams
 from plait.core.runs import LoraSpec
-from plait.engines.torch import trainer as module
+from plait.engines.torch import own as module
 from plait.engines.torch.trainer import TorchTrain
 
 LENGTHS = [12, 40, 25, 40, 7, 33]

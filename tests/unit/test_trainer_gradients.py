@@ -99,7 +99,7 @@ def test_a_few_targets_train_only_those(tmp_path: Path) -> None:
 
 def test_base_weights_are_never_written(tmp_path: Path) -> None:
     engine = made(random_model(tmp_path / "model"))
-    weights = engine._weights
+    weights = engine._model.weights
     before = [weights.embed.clone(), *(layer.gate_up.clone() for layer in weights.layers)]
     stirred(engine)
     drain(engine.forward_backward(RUN, make_data(LENGTHS), "importance_sampling", {}))

@@ -140,7 +140,7 @@ def test_half_precision_trains_an_fp32_adapter(model: Path) -> None:
 
 def test_the_reference_pass_and_the_base_weights_know_nothing_of_it(model: Path) -> None:
     engine, data = made(model), make_data(LENGTHS)
-    weights, plain = engine._weights, made(model, LoraSpec(rank=4))
+    weights, plain = engine._model.weights, made(model, LoraSpec(rank=4))
     before = weights.head.clone()
     for _ in range(2):
         gradient(engine, data)

@@ -15,7 +15,7 @@ from trainer_support import drain, n_seqs, relative_l2
 
 from plait.core.errors import EngineError
 from plait.core.ids import RunId
-from plait.engines.torch import trainer as module
+from plait.engines.torch import own as module
 from plait.engines.torch.train import packing
 from plait.engines.torch.train.lanes import Lanes
 

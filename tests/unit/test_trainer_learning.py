@@ -13,7 +13,7 @@ from plait.core.errors import EngineError, PlaitError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import AdamParams, ForwardBackward, ForwardResult
 from plait.core.runs import LoraSpec
-from plait.engines.torch import trainer as module
+from plait.engines.torch import own as module
 from plait.engines.torch.trainer import TorchTrain
 
 SPECS = {

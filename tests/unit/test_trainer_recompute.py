@@ -69,7 +69,7 @@ class Kept:
     """Bytes that autograd holds on to, the model's own weights left out."""
 
     def __init__(self, engine: TorchTrain) -> None:
-        w = engine._weights
+        w = engine._model.weights
         frozen = [w.embed, w.head, w.norm]
         for layer in w.layers:
             frozen += [getattr(layer, name) for name in layer.__dataclass_fields__]
@@ -89,7 +89,7 @@ class Kept:
 
 def kept(model: Path, monkeypatch, recompute: bool) -> int:
     """Bytes alive between the forward and the backward pass of one micro-batch."""
-    from plait.engines.torch import trainer as module
+    from plait.engines.torch import own as module
 
     engine = made(model, recompute=recompute)
     counted = Kept(engine)
@@ -181,4 +181,4 @@ def test_a_worker_takes_it_from_its_configuration(model: Path, recompute: bool) 
         train_memory_bytes=10**9,
         options={"recompute": float(recompute)},
     )
-    assert build(config).train._recompute is recompute
+    assert build(config).train._model._recompute is recompute

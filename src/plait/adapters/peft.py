@@ -11,6 +11,7 @@ Shapes: R rank; A is ``(R, in)``, B is ``(out, R)``; the update is ``alpha / R Â
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +24,16 @@ from plait.core.runs import ALL_LINEAR, HEAD, MLP, LoraSpec
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Key = tuple[int, str]
-"""``(layer, module)`` such as ``(3, "q_proj")``; the head is of a layer behind the last."""
+"""``(layer, module)`` such as ``(3, "q_proj")``. Other names are the module's whole path; our own
+forward counts the head as a layer behind the last."""
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _NAME = re.compile(
     r"base_model\.model\.model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])\.weight"
 )
-_HEAD_NAME = re.compile(rf"base_model\.model\.{HEAD}\.lora_([AB])\.weight")
+_PATH = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_NUMBER = re.compile(r"\.(\d+)\.")
 _HEAD_COPY = f"base_model.model.{HEAD}.base_layer.weight"
 
 
@@ -48,7 +51,7 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
     tensors = {}
     for (layer, module), pair in adapter.pairs.items():
         block = "mlp" if module in MLP else "self_attn"
-        place = module if module == HEAD else f"model.layers.{layer}.{block}.{module}"
+        place = f"model.layers.{layer}.{block}.{module}" if module in ALL_LINEAR else module
         stem = f"base_model.model.{place}.lora_"
         for letter, tensor in zip("AB", pair, strict=True):
             tensors[f"{stem}{letter}.weight"] = tensor.detach().cpu().contiguous()
@@ -68,10 +71,17 @@ def write_adapter(path: str | Path, adapter: Adapter, *, base_model: str) -> Non
 
 
 def read_adapter(
-    path: str | Path, *, n_layers: int, head_VD: torch.Tensor | None = None
+    path: str | Path,
+    *,
+    n_layers: int,
+    paths: Collection[str] | None = None,
+    head_VD: torch.Tensor | None = None,
 ) -> Adapter:
     """Read an adapter directory; ModelError if it is none or names modules that do not exist, or
-    brings a copy of the base model's head that is not ``head_VD``."""
+    brings a copy of the base model's head that is not ``head_VD``.
+
+    ``paths`` are the whole names of the base model's linear layers; ``None``: a Llama's.
+    """
     folder = Path(path)
     try:
         config = json.loads((folder / CONFIG).read_text())
@@ -93,22 +103,44 @@ def read_adapter(
         )
     halves: dict[Key, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
-        if match := _HEAD_NAME.fullmatch(name):
-            halves.setdefault((n_layers, HEAD), {})[match[1]] = tensor.float()
-            continue
-        match = _NAME.fullmatch(name)
-        if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
+        found = _key(name, n_layers) if paths is None else _key_in(paths, name)
+        if found is None:
             raise ModelError(f"{folder}: {name} matches no linear layer of the base model")
-        halves.setdefault((int(match[1]), match[2]), {})[match[3]] = tensor.float()
+        halves.setdefault(found[0], {})[found[1]] = tensor.float()
     broken = [k for k, v in halves.items() if len(v) != 2]
     if broken or not halves:
         raise ModelError(f"{folder} lacks half of a LoRA pair: {broken or 'it is empty'}")
     spec = LoraSpec(
         rank=int(config["r"]),
         alpha=float(config["lora_alpha"]),
-        targets=tuple(sorted({module for _, module in halves})),
+        targets=tuple(sorted({module.rpartition(".")[2] for _, module in halves})),
     )
     return Adapter(spec=spec, pairs={k: (v["A"], v["B"]) for k, v in sorted(halves.items())})
+
+
+def _key(name: str, n_layers: int) -> tuple[Key, str] | None:
+    """A tensor's key and half by its name, in a Llama-shaped model."""
+    match = _PATH.fullmatch(name)
+    if match and match[1] == HEAD:
+        return (n_layers, HEAD), match[2]
+    match = _NAME.fullmatch(name)
+    if not match or int(match[1]) >= n_layers or match[2] not in ALL_LINEAR:
+        return None
+    return (int(match[1]), match[2]), match[3]
+
+
+def _key_in(paths: Collection[str], name: str) -> tuple[Key, str] | None:
+    """The same among linear layers of these names."""
+    match = _PATH.fullmatch(name)
+    if not match or match[1] not in paths:
+        return None
+    return (layer_of(match[1]), match[1]), match[2]
+
+
+def layer_of(path: str) -> int:
+    """The block that a module is in by its whole name; 0 where it is in none."""
+    match = _NUMBER.search(path)
+    return int(match[1]) if match else 0
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

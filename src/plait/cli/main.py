@@ -205,6 +205,73 @@ def report(
 
 
 @app.command()
+def sim(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="A workload (YAML), a job file, a launch directory, or a paper's workload.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Schemes, separated by commas.", show_default=False)
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="Vary something: jobs=1,2,4,8 or devices=8,16; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write report.json and a picture of each case here.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of all draws; default 0.", show_default=False)
+    ] = None,
+    fluid: Annotated[
+        bool, typer.Option("--fluid", help="Faster, within a few percent: for long rollouts.")
+    ] = False,
+    price: Annotated[
+        float | None, typer.Option(help="Of a device-hour, for the cost.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="What a job file is to run on.")] = "cpu",
+    alone: Annotated[
+        list[Path] | None,
+        typer.Option(help="A launch of the same jobs one at a time, to predict from."),
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Make a launch's decisions again and compare them.")
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Policies, devices, models and workloads by name.")
+    ] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Simulate workloads under policies; check or vary a recorded launch."""
+    with _told():
+        from plait.cli.sim import Asked, check_command, list_command, sim_command
+        from plait.core.errors import ConfigError
+
+        as_json = format is Format.JSON
+        if list_:
+            raise SystemExit(list_command(as_json=as_json))
+        if check is not None:
+            raise SystemExit(check_command(check, as_json=as_json))
+        if file is None:
+            raise ConfigError("nothing to simulate: give a file, or see plait sim --list")
+        asked = Asked(
+            policies=tuple(name.strip() for name in policy.split(",")) if policy else (),
+            sweep=tuple(sweep or ()),
+            out=out,
+            as_json=as_json,
+            seed=seed,
+            fluid=fluid,
+            price=price,
+            device=device,
+            alone=tuple(alone or ()),
+        )
+        raise SystemExit(sim_command(file, asked))
+
+
+@app.command()
 def models(format: FormatOption = Format.TABLE) -> None:
     """Base models that can be named."""
     with _told():

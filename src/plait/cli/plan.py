@@ -99,6 +99,8 @@ def conclusions(plan: Plan) -> list[str]:
             f"one after the other {alone_min:.1f} min, shared about {shared_min:.1f} min "
             f"({plan.speedup:.1f}×): {advice}"
         )
+    if plan.by_transformers:
+        lines.append("the model runs through transformers: plait has no forward of its own for it")
     lines.append(
         f"assumed: turns of {LENGTH_SHARE:.0%} of limits.max_tokens (all of it with ignore_eos), "
         f"{TURN_SHARE:.0%} of the further turns, {UNKNOWN_STEPS} steps where only a target is "

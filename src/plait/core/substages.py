@@ -30,12 +30,17 @@ class Kind(StrEnum):
     @property
     def rolls_out(self) -> bool:
         """True for the three buckets of rollout."""
-        return self in (Kind.DECODE, Kind.BATCH, Kind.PREFILL)
+        return self in _ROLLS_OUT
 
     @property
     def on_device(self) -> bool:
         """False for what runs on CPUs or elsewhere."""
-        return self not in (Kind.TOOL, Kind.REWARD)
+        return self not in _OFF_DEVICE
+
+
+_ROLLS_OUT = (Kind.DECODE, Kind.BATCH, Kind.PREFILL)
+_OFF_DEVICE = (Kind.TOOL, Kind.REWARD)
+"""Looked up once: an enum's members cost more to name than to compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from plait.core.operations import (
     StepResult,
 )
 from plait.core.plan import Keep
-from plait.core.runs import LoraSpec
+from plait.core.runs import TARGETS, LoraSpec
 
 if TYPE_CHECKING:
     from plait.engines.moved import Moved
@@ -40,6 +40,10 @@ class ModelShape:
     hidden_size: int
     n_params: int
     kv_bytes_per_token: int
+    linear_layers: tuple[str, ...] = TARGETS
+    """Names that an adapter's targets are chosen from."""
+    by_transformers: bool = False
+    """The embedded engine has no forward of its own for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

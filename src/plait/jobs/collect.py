@@ -190,6 +190,7 @@ def _worst(context: JobContext, groups: list[list[Episode]]) -> int:
 def record(context: JobContext, episode: Episode, step: int, split: str) -> None:
     """Write an episode to ``samples.jsonl``."""
     decode = context.tokenizer.decode
+    drawn, replies = episode.segments[::2], episode.segments[1::2]
     context.recorder.sample(
         SampleRecord(
             step=step,
@@ -204,5 +205,9 @@ def record(context: JobContext, episode: Episode, step: int, split: str) -> None
             stop_reason=episode.stop_reason,
             n_turns=episode.n_turns,
             version=episode.version,
+            prompt_tokens=len(episode.prompt),
+            turn_tokens=tuple(len(segment.tokens) for segment in drawn),
+            reply_tokens=tuple(len(segment.tokens) for segment in replies),
+            waits_s=tuple(round(wait_s, 6) for wait_s in episode.waits_s),
         )
     )

@@ -47,7 +47,8 @@ class Episode:
     stop_reason: str = ""
     n_turns: int = 0
     version: int | None = None
-    tool_s: float = 0.0
+    waits_s: list[float] = field(default_factory=list)
+    """For the environment, after each turn."""
     left_s: float = inf
     """What is left of the rollout's deadline for its rewards."""
 
@@ -144,7 +145,7 @@ async def _turns(
         with wait, contained("the environment's step()"):
             answer = read_turn(await env.step(sampled.tokens), vocab_size)
         t1 = now()
-        episode.tool_s += t1 - t0
+        episode.waits_s.append(t1 - t0)
         tool(t0, t1)
         episode.why = answer.info.get("why", episode.why)
         if answer.done:

@@ -23,6 +23,7 @@ from plait.jobs.explain import explain, known_keys
 from plait.jobs.matrix import MAX_JOBS, MatrixError, expand
 from plait.jobs.spec import JobSpec
 from plait.jobs.yamlfile import Where, YamlFile, read_yaml
+from plait.models.registry import linear_layers
 
 FILE_KEYS = ("model", "defaults", "jobs", "matrix")
 """What may stand at the top of a file that has ``jobs``."""
@@ -127,7 +128,7 @@ def _expanded(
 def _check(file: YamlFile, draft: _Draft) -> JobSpec:
     data = _placed(draft.data, file.path.parent.resolve())
     try:
-        return JobSpec.model_validate(data)
+        return JobSpec.model_validate(data, context=linear_layers(data.get("model")))
     except ValidationError as error:
         keys, message = explain(error, JobSpec, draft.label)
         raise ConfigError(f"{file.at(*_places(file, draft, keys))}: {message}") from None

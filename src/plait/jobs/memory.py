@@ -17,7 +17,8 @@ class Memory:
     weights: int
     """On a CPU mapped once, whatever the number of workers; on CUDA a copy for each."""
     packed: int
-    """Private copies of the rollout workers, fp32 on a CPU; of the head alone in a lean launch."""
+    """Private copies of the rollout workers, fp32 on a CPU and for plait's own forward; of the head
+    alone in a lean launch."""
     cache: int
     micro_batches: int
     adapters: int
@@ -31,7 +32,8 @@ def estimate(shape: ModelShape, settings: Settings, *, adapters: int) -> Memory:
     """Under resolved ``settings``; ``adapters``: bytes of all jobs' adapters and moments."""
     item, on_cpu = DTYPE_BYTES[settings.dtype], settings.device == "cpu"
     copied = shape.vocab_size * shape.hidden_size if settings.lean else shape.n_params
-    packs = settings.rollout_workers if on_cpu and settings.dtype == "fp32" else 0
+    packed = on_cpu and settings.dtype == "fp32" and not shape.by_transformers
+    packs = settings.rollout_workers if packed else 0
     return Memory(
         weights=shape.n_params
         * item

@@ -66,6 +66,7 @@ class Plan:
     memory: Memory
     sequential_s: float
     shared_s: float
+    by_transformers: bool = False
 
     @property
     def speedup(self) -> float:
@@ -111,6 +112,7 @@ async def make_plan(
         memory=estimate(shape, settings, adapters=sum(j.adapter_bytes for j in jobs)),
         sequential_s=sequential,
         shared_s=min(shared, sequential),
+        by_transformers=shape.by_transformers,
     )
 
 
@@ -135,7 +137,7 @@ async def _job(
     tokens = samples * mean_turns * share * spec.limits.max_tokens
     read = samples * (mean_turns - 1) * max(prompts) + spec.groups * max(prompts)
     trained = tokens + samples * max(prompts)
-    latency = _latency_s(spec)
+    latency = latency_s(spec)
     work = tokens / rates.decode_at(samples) + read / rates.prefill + trained / rates.train
     return JobPlan(
         name=spec.name,
@@ -158,7 +160,7 @@ async def _job(
     )
 
 
-def _latency_s(spec: JobSpec) -> float:
+def latency_s(spec: JobSpec) -> float:
     """What the built-in environments wait in each turn; a user's may mean anything by the word."""
     value = spec.environment.config.get("latency_s", 0.0)
     return float(value) if isinstance(value, int | float) and 0 <= value < inf else 0.0

@@ -8,7 +8,14 @@ are resolved by their own registries, which refuse what they do not know.
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from plait.core.losses import LOSSES
 from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, TARGETS
@@ -55,11 +62,15 @@ class AdapterSection(Section):
 
     @field_validator("targets")
     @classmethod
-    def _exist(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
-        for name in targets:
-            if name not in TARGETS:
-                near = get_close_matches(name, TARGETS, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(TARGETS)}"
+    def _exist(cls, targets: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """The context is the names of the model's linear layers: none before a download, a Llama's
+        where there is no context. The default targets mean all in the blocks."""
+        known = TARGETS if info.context is None else info.context
+        is_default = set(targets) == set(ALL_LINEAR)
+        for name in targets if known and not is_default else ():
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
                 raise ValueError(f"`{name}` matches no linear layer: {hint}")
         return targets
 

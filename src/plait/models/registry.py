@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from plait.core.errors import ModelError
+from plait.core.errors import ModelError, PlaitError
 from plait.models.cache import build_once, cache_root
 from plait.models.shape import check_architecture, read_shape
 
-__all__ = ["ModelEntry", "check_directory", "known", "read_shape", "resolve"]
+__all__ = ["ModelEntry", "check_directory", "known", "linear_layers", "read_shape", "resolve"]
 
 TINY_DIR = Path(__file__).parent / "data" / "tiny"
 CONVERT_TIMEOUT_S = 600.0
@@ -55,7 +55,8 @@ def known(*, cache_dir: str | Path | None = None) -> list[ModelEntry]:
         ModelEntry(
             name="DIRECTORY",
             kind="pattern",
-            description="any Hugging Face directory of a Llama, Qwen2 or Qwen3 model",
+            description="a Hugging Face directory of a Llama, Qwen2 or Qwen3 model, or of another "
+            "dense text model, which runs through transformers",
             path=None,
             available=True,
             hint="config.json, *.safetensors, tokenizer.json",
@@ -93,6 +94,21 @@ def resolve(name: str, *, cache_dir: str | Path | None = None) -> Path:
     raise ModelError(
         f"unknown model {name!r}: {guess}known: {', '.join(_BUILT_IN)}, a local directory, org/name"
     )
+
+
+def linear_layers(name: object) -> tuple[str, ...] | None:
+    """Names that an adapter's targets are chosen from; none for a hub id, which is not looked up.
+
+    ``None`` where the name is that of no model: to say so is left to ``resolve``."""
+    if not isinstance(name, str) or name in _BUILT_IN:
+        return None
+    try:
+        local = Path(name).expanduser()
+        if local.exists():
+            return read_shape(local).linear_layers
+    except (PlaitError, OSError, RuntimeError, ValueError):
+        return None
+    return () if HUB_ID.fullmatch(name) and not name.startswith(".") else None
 
 
 def _why(error: Exception) -> str:

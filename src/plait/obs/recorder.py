@@ -15,6 +15,7 @@ from plait.core.ids import RunId
 from plait.obs.jsonl import JsonlWriter, dumps, read_jsonl
 from plait.obs.layout import LaunchLayout
 from plait.obs.records import (
+    DECISIONS_VERSION,
     Evaluation,
     LaunchInfo,
     SampleRecord,
@@ -131,6 +132,7 @@ class Recorder:
         """A policy's answer and all that it was told; ``now`` is kept as the policy saw it."""
         self._decisions.write(
             {
+                "version": DECISIONS_VERSION,
                 "t": self.t(now),
                 "now": now,
                 "policy": policy,

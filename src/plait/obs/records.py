@@ -12,6 +12,10 @@ from typing import Any
 
 from plait.core.ids import RunId, WorkerId
 
+DECISIONS_VERSION = 1
+"""Of the lines of ``decisions.jsonl``: what they say, and how views and plans look. To be raised
+when a policy would be told something else under the same name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchInfo:
@@ -119,6 +123,13 @@ class SampleRecord:
     n_turns: int
     version: int | None
     split: str = "train"
+    prompt_tokens: int = 0
+    turn_tokens: tuple[int, ...] = ()
+    """Drawn in each turn."""
+    reply_tokens: tuple[int, ...] = ()
+    """That the environment answered with, between turns."""
+    waits_s: tuple[float, ...] = ()
+    """For the environment, after each turn."""
 
 
 def as_row(record: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class FairDispatch:
         """Choose what ends an update that has begun, or else the head of the run that is first in
         fair order."""
         heads, held = heads_by_run(view)
-        by_id = {run.run_id: run for run in view.runs}
+        by_id = {run.run_id: run for run in view.runs if run.run_id in heads}
         claims = [
             Claim(run=by_id[run_id], since_s=item.waiting_since_s) for run_id, item in heads.items()
         ]
@@ -76,7 +76,8 @@ class FifoDispatch:
 
 def heads_by_run(view: DispatchView) -> tuple[dict[RunId, WorkItem], tuple[Wait, ...]]:
     """Each servable run's longest waiting item, and the waits of the runs that are paused."""
-    stages = {run.run_id: run.stage for run in view.runs}
+    asking = {item.run_id for item in view.items}
+    stages = {run.run_id: run.stage for run in view.runs if run.run_id in asking}
     heads: dict[RunId, WorkItem] = {}
     paused: dict[RunId, Wait] = {}
     for item in view.items:

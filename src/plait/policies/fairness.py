@@ -61,21 +61,26 @@ def observe(state: State, runs: Sequence[RunView], claims: Sequence[Claim]) -> S
     waiting = {claim.run.run_id for claim in claims}
     new: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if run.stage.ended:
+        run_id, ended = run.run_id, run.stage.ended
+        if ended:
+            continue
+        known, waits = old.get(run_id), run_id in waiting
+        if known is not None and known["served"] == run.served and known["waits"] == waits:
+            # As it was: with thousands of runs nearly all are, and entries are never written to.
+            new[run_id] = known
             continue
         level = virtual.get(str(run.priority), 0.0)
-        known = old.get(run.run_id)
         if known is None:
             known = {"tag": level, "served": run.served, "mark": level, "waits": False, "over": 0}
         # ``served`` may go back (a resumed launch counts afresh); a tag never does.
         charge = max(0.0, run.served - known["served"]) / max(run.weight, MIN_WEIGHT)
         entry = {**known, "tag": known["tag"] + charge, "served": run.served}
-        if run.run_id in waiting and not known["waits"]:
+        if waits and not known["waits"]:
             step = entry["tag"] - entry["mark"]
             entry["tag"] = max(entry["tag"], level - LAG_STEPS * step)
             entry["mark"], entry["step"] = entry["tag"], step
             entry["over"] = 0
-        entry["waits"] = run.run_id in waiting
+        entry["waits"] = waits
         new[run.run_id] = entry
     return {"virtual": virtual, "runs": new, "since_overdue": int(state.get("since_overdue", 0))}
 
@@ -126,13 +131,13 @@ def due_next(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
 def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -> State:
     """Book the grants: V rises, and who was overtaken is told so."""
     virtual = dict(state["virtual"])
-    runs = {run_id: dict(entry) for run_id, entry in state["runs"].items()}
+    runs = dict(state["runs"])
     since_overdue = state["since_overdue"]
     losers = [(i, r) for i, r in enumerate(ranked) if r.run.run_id not in granted]
     for place, winner in enumerate(ranked):
         if winner.run.run_id not in granted:
             continue
-        runs[winner.run.run_id].update(waits=False, over=0)
+        runs[winner.run.run_id] = {**runs[winner.run.run_id], "waits": False, "over": 0}
         if winner.overdue:
             # Who waits behind an overdue run was not overtaken, and V is about fair order only.
             since_overdue = 0
@@ -142,7 +147,8 @@ def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -
         virtual[level] = max(virtual.get(level, 0.0), winner.tag)
         for loser_place, loser in losers:
             if loser_place < place or loser.run.priority < winner.run.priority:
-                runs[loser.run.run_id]["over"] += 1
+                entry = runs[loser.run.run_id]
+                runs[loser.run.run_id] = {**entry, "over": entry["over"] + 1}
     return {"virtual": virtual, "runs": runs, "since_overdue": since_overdue}
 
 

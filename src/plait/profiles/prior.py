@@ -29,13 +29,11 @@ class Speeds(Protocol):
 
     def decode_s(self, n_rows: int, context_tokens: int, n_adapters: int = 0) -> float: ...
 
-    def prefill_s(
-        self, n_tokens: int, context_tokens: int = 0, n_adapters: int = 0, n_samples: int = 1
-    ) -> float: ...
+    def prefill_s(self, n_tokens: int, context_tokens: int = 0, n_adapters: int = 0) -> float: ...
 
     def train_s(self, n_tokens: int, n_samples: int) -> float: ...
 
-    def reference_s(self, n_tokens: int, n_samples: int = 1) -> float: ...
+    def reference_s(self, n_tokens: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ def estimate(
     if limits.reward_s > 0:
         after.append(Part(kind=Kind.REWARD, work_s=limits.reward_s, rows=n_each))
     if limits.reference:
-        after.append(_dense(Kind.REFERENCE, speeds.reference_s(total, n_each), total, n_each, held))
+        after.append(_dense(Kind.REFERENCE, speeds.reference_s(total), total, n_each, held))
     after.append(_dense(Kind.TRAIN, speeds.train_s(total, n_each), total, n_each, held))
     step = StepSeen(rollout=seen, after=dict.fromkeys(train, after))
     return replace(update(Graph(), step), n_steps=0)
@@ -137,7 +135,7 @@ def _prefill(limits: Limits, speeds: Speeds, rows: int, new: int, context: float
     return [
         Forward(
             t0_s=0.0,
-            t1_s=speeds.prefill_s(total, round(rows * context), n_samples=rows),
+            t1_s=speeds.prefill_s(total, round(rows * context)),
             tokens=total,
             steps=steps,
             rows=rows,

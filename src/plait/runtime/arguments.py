@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from plait.core.errors import RequestError
 from plait.core.ids import RUN_NAME
 from plait.core.operations import AdamParams, Datum, SamplingParams
-from plait.core.runs import MAX_RANK, MAX_SEED, MIN_SEED, TARGETS, LoraSpec
+from plait.core.runs import ALL_LINEAR, MAX_RANK, MAX_SEED, MIN_SEED, TARGETS, LoraSpec
 
 D = TypeVar("D")
 MAX_SHOWN = 60
@@ -79,9 +79,11 @@ def adam(params: object) -> AdamParams:
     return replace(given, **{f.name: _real(f.name, getattr(given, f.name)) for f in fields(given)})
 
 
-def lora(spec: object) -> LoraSpec:
+def lora(spec: object, names: tuple[str, ...] = TARGETS) -> LoraSpec:
     """An adapter's shape with every field of its type, and in the range that every engine has: the
-    run is written down with it before an engine sees it, and cannot be made with another later."""
+    run is written down with it before an engine sees it, and cannot be made with another later.
+
+    ``names`` are those of the model's linear layers; the default targets are all in its blocks."""
     given = _instance(LoraSpec, spec)
     targets: Any = given.targets
     if not isinstance(targets, list | tuple) or not all(isinstance(t, str) for t in targets):
@@ -94,9 +96,10 @@ def lora(spec: object) -> LoraSpec:
         raise RequestError(f"the LoRA rank is {_shown(rank)}: choose 1 to {MAX_RANK}")
     if not (math.isfinite(alpha) and alpha > 0):
         raise RequestError(f"LoRA alpha is {alpha}: choose a positive number")
-    if not targets or (unknown := set(targets) - set(TARGETS)):
+    unknown = set() if set(targets) == set(ALL_LINEAR) else set(targets) - set(names)
+    if not targets or unknown:
         wrong = f"hold {min(unknown)}" if targets else "are empty"
-        raise RequestError(f"LoRA targets {wrong}: choose from {', '.join(TARGETS)}")
+        raise RequestError(f"LoRA targets {wrong}: choose from {', '.join(names)}")
     return LoraSpec(rank=rank, alpha=alpha, targets=tuple(targets), seed=seed)
 
 

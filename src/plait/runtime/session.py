@@ -110,7 +110,7 @@ class Session:
             run_id=run_id,
             tenant_id=LOCAL_TENANT,
             base_model=self.model,
-            lora=arguments.lora(LoraSpec() if lora is None else lora),
+            lora=arguments.lora(LoraSpec() if lora is None else lora, self.shape.linear_layers),
             weight=weight,
             priority=priority,
             max_staleness=max_staleness,

@@ -76,6 +76,11 @@ class Settings:
                 "cores and max_seqs must be at least 1, kv_blocks, rollout_workers and "
                 "training_workers at least 0"
             )
+        if self.deterministic and shape.by_transformers:
+            raise ConfigError(
+                f"{shape.name} runs through transformers, and deterministic mode is for models of "
+                "plait's own forward: leave it out, or choose another model"
+            )
         device, dtype, cuda = choose_device(
             self.device, self.dtype, deterministic=self.deterministic, look=cuda_devices
         )

@@ -252,7 +252,7 @@ class Batch:
                 rest = left.get(portion)
                 rest = (portion.n_rows if rest is None else rest) - 1
                 left[portion] = rest
-                stop = every or rest == 0 or row.more
+                stop = every or rest == 0 or (row.more and not portion.blocked)
                 stop = stop or (self._buckets and n - j + 1 in (*BUCKETS, *TAILS))
             b = rows[j - 1].end
             room = (limit - held) / alive - 1.0

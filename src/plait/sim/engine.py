@@ -11,7 +11,7 @@ Left to others: which samples come here (``fleet``), how fast the worker goes (`
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from plait.core.ids import RunId
@@ -162,11 +162,12 @@ class Engine:
         self.idle_tokens += row.held
         self._evict()
 
-    def back(self, row: Row, result_tokens: int) -> None:
-        """It comes back with what the tool returned."""
-        row.compute = result_tokens if row in self.idle else row.context + result_tokens
-        row.context += result_tokens
-        self.submit([row])
+    def back(self, returned: Sequence[tuple[Row, int]]) -> None:
+        """Samples come back with the tokens that their tool returned."""
+        for row, n_tokens in returned:
+            row.compute = n_tokens if row in self.idle else row.context + n_tokens
+            row.context += n_tokens
+        self.submit([row for row, _ in returned])
 
     def lost(self) -> None:
         """Its worker is gone, and all caches with it: what was drawn is kept, to be computed

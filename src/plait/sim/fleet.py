@@ -5,6 +5,7 @@ where it is. Left to others: who may roll out (``gate``), decoding (``engine``).
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from plait.core.plan import Keep
 from plait.sim.batch import Row
@@ -24,13 +25,20 @@ class Rollout:
         self.step, self.version, self.draw = step, version, draw
         self.began_s = now
         self.ended_s = 0.0
-        self.portions: list[Portion] = []
+        self.portions: list[Any] = []
+        """``Portion``, or what is left of one (``repeats``)."""
         self.n_tokens = 0
         """Prompts, responses and what tools returned, once it has ended."""
         self._left = 0
         self._done = done
 
-    def portion_ended(self, portion: Portion) -> None:
+    @property
+    def trains(self) -> bool:
+        """False where nothing is learned from it: an evaluation, or a step without signal."""
+        recorded = self.draw.recorded
+        return recorded is None or not (recorded.evaluates or recorded.trained_tokens == 0)
+
+    def portion_ended(self, portion: object) -> None:
         """One engine has no more of it."""
         self._left -= 1
         if self._left == 0:
@@ -61,7 +69,8 @@ class Fleet:
     ) -> None:
         """Divide the groups and begin. ``shares``: groups for each engine, by a balancing plan."""
         engines = [e for e in self.engines if not e.worker.lost] or self.engines
-        parts = _divide(spec.groups, [e.load for e in engines], spec.samples, shares)
+        draw = rollout.draw
+        parts = _divide(len(draw.prompts), [e.load for e in engines], draw.group_size, shares)
         for engine, groups in zip(engines, parts, strict=True):
             if groups:
                 portion = Portion(

@@ -14,6 +14,7 @@ from plait.sim.costs.protocol import Costs
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
+from plait.sim.repeats import Repeats
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.trainer import Operation, Trainer
 from plait.sim.worker import Worker
@@ -86,6 +87,16 @@ class Plot:
         ]
         check_fits(spec, self._engines[0])
         self._fleet = Fleet(self._engines, world.heap)
+        # Where an update may interrupt a rollout it does not go as it went before.
+        draws = world.draws if not both or spec.pipeline == "sync" else 0
+        self._repeats = Repeats(
+            job.run_id,
+            self._engines,
+            draws=draws,
+            known=world.repeats,
+            heap=world.heap,
+            record=world.record,
+        )
 
     def begin(self) -> None:
         """The job has its devices."""
@@ -100,10 +111,13 @@ class Plot:
         job.begin_rollout()
 
     def roll(self, job: Job, rollout: Rollout) -> None:
-        self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
+        def anew(rollout: Rollout) -> None:
+            self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
+
+        self._repeats.start(rollout, anew)
 
     def left_rollout(self, job: Job, rollout: Rollout) -> None:
-        pass
+        self._repeats.ended(rollout)
 
     def want_update(self, job: Job, rollout: Rollout) -> None:
         self._cache(held=False)

@@ -20,7 +20,7 @@ from plait.core.view import RunView
 from plait.profiles import kv
 from plait.sim.fleet import Rollout
 from plait.sim.heap import Heap
-from plait.sim.lengths import draw_step
+from plait.sim.lengths import StepDraw, draw_step
 from plait.sim.outcome import JobOutcome
 from plait.sim.portion import ToolSlots
 from plait.sim.spec import JobSpec
@@ -56,8 +56,11 @@ class Place(Protocol):
 class Job:
     """One job of the workload."""
 
-    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int) -> None:
+    def __init__(self, spec: JobSpec, *, order: int, heap: Heap, seed: int, draws: int = 0) -> None:
+        """``draws``: different draws of its steps; 0: each step has its own."""
         self.spec, self.order, self._heap, self._seed = spec, order, heap, seed
+        self._draws = draws
+        self._drawn: dict[int, StepDraw] = {}
         self.run_id = RunId(spec.name)
         self.place: Place | None = None
         self.rollout: Stage | None = None
@@ -125,6 +128,9 @@ class Job:
             self.place.want_rollout(self)
         if self.updating is None and self._ready:
             self.updating = rollout = self._ready.popleft()
+            if not rollout.trains:
+                self.committed()
+                return
             self.max_lag = max(self.max_lag, self.version - rollout.version)
             assert self.version - rollout.version <= self._staleness, self.run_id
             self.set_stage(train=Stage.WAIT_TRAIN)
@@ -136,7 +142,7 @@ class Job:
         now = self._heap.now
         if self.began_s is None:
             self.began_s = now
-        draw = draw_step(self.spec, self._next_step, self._seed)
+        draw = self._draw(self._next_step)
         rollout = Rollout(
             step=self._next_step, version=self.version, draw=draw, now=now, done=self._rolled
         )
@@ -164,6 +170,7 @@ class Job:
             return
         self.served(0.0)
         self.end = stage
+        self._drawn.clear()
         if self.under_way is not None:
             for portion in self.under_way.portions:
                 portion.dropped = True
@@ -199,18 +206,34 @@ class Job:
             name=self.spec.name,
             arrival_s=self.spec.arrival_s,
             began_s=self.began_s if self.began_s is not None else self.spec.arrival_s,
-            step_ends_s=tuple(self.step_ends_s),
+            step_ends_s=tuple(
+                end_s
+                for i, end_s in enumerate(self.step_ends_s)
+                if not (i < len(self.spec.recorded) and self.spec.recorded[i].evaluates)
+            ),
+            finished_s=self.step_ends_s[-1] if self.step_ends_s else 0.0,
             tokens=self.n_tokens,
             waits_s=dict(self._waits_s),
             max_lag=self.max_lag,
             ended=str(self.end or "unfinished"),
         )
 
+    def _draw(self, step: int) -> StepDraw:
+        if not self._draws:
+            return draw_step(self.spec, step, self._seed)
+        step %= self._draws
+        if step not in self._drawn:
+            self._drawn[step] = draw_step(self.spec, step, self._seed)
+        return self._drawn[step]
+
     def _rolled(self, rollout: Rollout) -> None:
         now = self._heap.now
         rollout.ended_s = now
-        rollout.n_tokens = rollout.draw.total_tokens(self.spec.samples)
-        self.n_tokens += sum(rollout.draw.prompts) * self.spec.samples
+        draw, recorded = rollout.draw, rollout.draw.recorded
+        rollout.n_tokens = draw.total_tokens(draw.group_size)
+        if recorded is not None and recorded.trained_tokens is not None:
+            rollout.n_tokens = recorded.trained_tokens
+        self.n_tokens += sum(draw.prompts) * draw.group_size
         self.n_tokens += sum(portion.n_tokens for portion in rollout.portions)
         self.kv = kv.update(
             self.kv,
@@ -226,7 +249,8 @@ class Job:
         self.set_stage(rollout=Stage.REWARD)
         assert self.place is not None
         self.place.left_rollout(self, rollout)
-        self._heap.after(self.spec.reward_s, self._rewarded, rollout)
+        reward_s = self.spec.reward_s if recorded is None else recorded.reward_s
+        self._heap.after(reward_s, self._rewarded, rollout)
 
     def _rewarded(self, rollout: Rollout) -> None:
         if self.end is not None:

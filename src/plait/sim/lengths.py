@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.core.errors import ConfigError
-from plait.sim.spec import JobSpec, Lengths
+from plait.sim.spec import JobSpec, Lengths, RecordedStep
 
 GROUP_CORRELATION = 0.5
 """Share of the variance of (log) length that lies between prompts, the rest between samples of
@@ -45,10 +45,16 @@ class StepDraw:
     """Of each sample, between its turns."""
     results: list[list[int]]
     """Tokens that come back with each wait."""
+    recorded: RecordedStep | None = None
+    """Where this is no draw."""
 
     @property
     def n_samples(self) -> int:
         return len(self.responses)
+
+    @property
+    def group_size(self) -> int:
+        return self.n_samples // len(self.prompts)
 
     def tokens(self, sample: int, group_size: int) -> int:
         """Of a sample in all: prompt, responses and what tools returned."""
@@ -65,6 +71,8 @@ def draw_step(
     spec: JobSpec, step: int, seed: int = 0, *, correlation: float = GROUP_CORRELATION
 ) -> StepDraw:
     """The work of ``step`` of the job; its own seed and the workload's both count."""
+    if step < len(spec.recorded):
+        return _recorded(spec.recorded[step])
     if not 0.0 <= correlation <= 1.0:
         raise ConfigError(f"correlation within a group is {correlation}: give 0 to 1")
 
@@ -109,6 +117,16 @@ def draw_step(
         responses=[row[:k] for row, k in zip(lengths, turns, strict=True)],
         waits_s=[row[: k - 1] for row, k in zip(waits_s, turns, strict=True)],
         results=[row[: k - 1] for row, k in zip(results, turns, strict=True)],
+    )
+
+
+def _recorded(step: RecordedStep) -> StepDraw:
+    return StepDraw(
+        prompts=list(step.prompts),
+        responses=[list(turns) for turns in step.responses],
+        waits_s=[list(waits) for waits in step.waits_s],
+        results=[list(results) for results in step.results],
+        recorded=step,
     )
 
 

@@ -73,15 +73,12 @@ class MuxGroup:
         """Bound here, until caches have given way to their weights."""
 
     def fits(self, job: Job) -> bool:
-        """Its weights have room beside those that are here, with a cache for its longest sample
-        where it rolls out and its optimizer, if only in turns, where it trains."""
+        """Its weights have room beside those that are here, and beside all weights each run can
+        have, in turns, a cache for its longest sample and its optimizer."""
         spec, costs = job.spec, self.costs(job.spec)
-        rolling, training = self.places(spec, job.order)
-        least = longest_sample(spec) * costs.kv_bytes_per_token
         entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
         fits = all(
-            costs.weight_bytes
-            + max(least if i in rolling else 0, costs.train_bytes if i in training else 0)
+            costs.weight_bytes + self._least_bytes(job, i)
             <= self._room(worker) + self._states(worker) - entering
             for i, worker in enumerate(self.workers)
         )
@@ -91,6 +88,19 @@ class MuxGroup:
                 "alone: raise tensor_parallel"
             )
         return fits
+
+    def _least_bytes(self, job: Job, i: int) -> int:
+        """That must be left on slice ``i`` for whoever needs most, with ``job`` here: a cache where
+        it rolls out, an optimizer where it trains."""
+        least = 0
+        for other in (job, *self._entering, *(t.job for t in self._tenants.values())):
+            costs = self.costs(other.spec)
+            rolling, training = self.places(other.spec, other.order)
+            if i in rolling:
+                least = max(least, (longest_sample(other.spec) + 1) * costs.kv_bytes_per_token)
+            if i in training:
+                least = max(least, costs.train_bytes)
+        return least
 
     def costs(self, spec: JobSpec) -> Costs:
         """Of a run here, whose optimizer is divided over the slices that it trains on."""
@@ -288,8 +298,10 @@ class MuxGroup:
             costs = self.costs(job.spec)
             if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
                 return
-            room = min(self._room(worker) for worker in self.workers)
-            if costs.weight_bytes + costs.train_bytes > room:
+            if any(
+                costs.weight_bytes + self._least_bytes(job, i) > self._room(worker)
+                for i, worker in enumerate(self.workers)
+            ):
                 self._take_turns()
             self._entering.pop(0)
             if job.end is None:

@@ -35,6 +35,8 @@ class JobOutcome:
     """Prompt and response tokens of all its steps."""
     waits_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by reason."""
+    finished_s: float = 0.0
+    """End of its last step, or of an evaluation after it; 0 where there was none of either."""
     max_lag: int = 0
     """Most versions that a batch was behind the one that it updated."""
     ended: str = "done"
@@ -62,8 +64,8 @@ class Outcome:
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the end of the last step."""
-        ends = [job.step_ends_s[-1] for job in self.jobs if job.step_ends_s]
+        """From the first arrival to the end of the last step or evaluation."""
+        ends = [max(job.finished_s, *job.step_ends_s[-1:]) for job in self.jobs if job.step_ends_s]
         return max(ends, default=0.0) - min((job.arrival_s for job in self.jobs), default=0.0)
 
     @property

@@ -210,6 +210,9 @@ class Placer:
         self._times[job.run_id] = times
         job.alone_s = times.step_s
         factor = self._world.misjudged(job)
+        known = self._known.get(_kind(spec))
+        if known is None and self._world.options.get("estimated"):
+            known = self._demand(job, _scaled(times, factor), group)
         state = train.weight_bytes + train.train_bytes * n_train
         return WaitingRun(
             run_id=job.run_id,
@@ -217,14 +220,22 @@ class Placer:
             order=job.order,
             since_s=self._world.now(),
             n_devices=self._needed(spec),
-            device_bytes=(train.weight_bytes + train.train_bytes) // spec.tensor_parallel,
+            device_bytes=self._slice_bytes(spec, train) // spec.tensor_parallel,
             host_bytes=state if self._shared or self._mux else 0,
             slack_s=spec.slack * times.step_s * factor,
-            demand=self._known.get(_kind(spec)),
+            demand=known,
             weight=spec.weight,
             priority=spec.priority,
             expected_s=spec.steps * times.step_s * factor,
         )
+
+    def _slice_bytes(self, spec: JobSpec, train: Costs) -> int:
+        """Of one slice while the run uses it: a copy to roll out with and, apart from it or beside
+        it, the state, with which sharded weights lie where training has slices of its own."""
+        if spec.rollout_devices and not self._mux:
+            sharded = train.train_bytes + -(-train.weight_bytes // n_slices(spec))
+            return max(train.weight_bytes, sharded)
+        return train.weight_bytes + train.train_bytes
 
     def _bind(self, job: Job, group: NodeGroup, phase_s: float) -> None:
         view = self._placed(job, group, phase_s)
@@ -405,6 +416,14 @@ class Placer:
             weights=spec.weights,
             replicas=replicas,
         )
+
+
+def _scaled(times: StepTimes, factor: float) -> StepTimes:
+    return StepTimes(
+        rollout_s=times.rollout_s * factor,
+        reward_s=times.reward_s * factor,
+        update_s=times.update_s * factor,
+    )
 
 
 def n_slices(spec: JobSpec) -> int:

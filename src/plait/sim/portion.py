@@ -63,6 +63,8 @@ class Portion:
         residency: Callable[[Row], Keep] | None = None,
     ) -> None:
         self.spec, self.run, self.step, self.draw = spec, run, step, draw
+        self.blocked = spec.tool is not None and spec.tool.blocked
+        """Nobody waits for one sample's turn, but for the last one's."""
         self.engine, self._heap, self._tools = engine, heap, tools
         self._ended, self._residency = ended, residency
         self.n_rows = 0
@@ -82,7 +84,7 @@ class Portion:
     def start(self, groups: list[int]) -> None:
         """Submit the samples of these groups."""
         rows: list[Row] = []
-        size = self.spec.samples
+        size = self.draw.group_size
         for group in groups:
             prompt = self.draw.prompts[group]
             for i in range(size):
@@ -102,20 +104,29 @@ class Portion:
             return
         self.n_tokens += self.draw.responses[row.sample][row.turn]
         if not row.more:
-            self.left -= 1
-            if self.left == 0:
-                self._ended(self)
-            elif self.spec.tool is not None and self.spec.tool.blocked:
-                self._call_all()
+            waits_s = self.draw.waits_s[row.sample]
+            if row.turn < len(waits_s):  # recorded: the environment's last reply
+                self._heap.after(waits_s[row.turn], self._over)
+            else:
+                self._over()
             return
-        tool = self.spec.tool
         wait_s = self.draw.waits_s[row.sample][row.turn]
-        if tool is not None and tool.blocked:
+        if self.blocked:
             self.asking.append(row)
             self.engine.away(row)
             self._call_all()
             return
         self._wait(row, wait_s)
+
+    def _over(self, _: object = None) -> None:
+        """A sample has ended."""
+        if self.dropped:
+            return
+        self.left -= 1
+        if self.left == 0:
+            self._ended(self)
+        elif self.blocked:
+            self._call_all()
 
     def charge(self, *, device_s: float, held_s: float) -> None:
         """What a row has taken."""
@@ -139,16 +150,18 @@ class Portion:
         self._tools.call(wait_s, self._all_back, asked)
 
     def _all_back(self, rows: list[Row]) -> None:
-        for row in rows:
-            self._back(row)
+        if not self.dropped:
+            self.engine.back([(row, self._next_turn(row)) for row in rows])
 
     def _back(self, row: Row) -> None:
-        if self.dropped:
-            return
+        self._all_back([row])
+
+    def _next_turn(self, row: Row) -> int:
+        """Begin it; returns the tokens that the tool returned."""
         self.out -= 1
         result = self.draw.results[row.sample][row.turn]
         self.n_tokens += result
         row.turn += 1
         row.left = self.draw.responses[row.sample][row.turn]
         row.more = row.turn + 1 < len(self.draw.responses[row.sample])
-        self.engine.back(row, result)
+        return result

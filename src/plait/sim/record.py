@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plait.core.substages import Kind
-from plait.obs.records import plain
+from plait.obs.records import DECISIONS_VERSION, plain
 from plait.sim.outcome import Span
 from plait.sim.worker import Activity, Worker
 
@@ -59,6 +59,7 @@ class Record:
         now = self._now()
         self._trace.append(
             {
+                "version": DECISIONS_VERSION,
                 "t": round(now, 6),
                 "now": now,
                 "policy": self._policy,

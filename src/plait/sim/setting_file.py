@@ -18,7 +18,17 @@ from plait.sim.costs.devices import device_of
 from plait.sim.costs.models import model_of
 from plait.sim.costs.names import pick
 from plait.sim.lengths import MOST_TURNS, check_lengths
-from plait.sim.spec import Cluster, DeviceGroup, JobSpec, Lengths, Pipeline, Setting, Tool
+from plait.sim.rebuild import rebuild
+from plait.sim.spec import (
+    Cluster,
+    DeviceGroup,
+    JobSpec,
+    Lengths,
+    Pipeline,
+    RecordedStep,
+    Setting,
+    Tool,
+)
 
 VERSION = 1
 
@@ -137,7 +147,32 @@ def _job(i: int, data: Any) -> JobSpec:
         given["tool"] = _build(Tool, f"{where}.tool", tool)
     if "turns" in given:
         given["turns"] = tuple(_list(f"{where}.turns", given["turns"]))
+    if "recorded" in given:
+        steps = _list(f"{where}.recorded", given["recorded"])
+        given["recorded"] = tuple(
+            _recorded(f"{where}.recorded[{i}]", step) for i, step in enumerate(steps)
+        )
     return _build(JobSpec, where, given)
+
+
+def _recorded(where: str, data: Any) -> RecordedStep:
+    try:
+        step = rebuild(RecordedStep, data)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where} is no recorded step ({error}): record it again") from None
+    n = len(step.responses)
+    if not step.prompts or not n or n % len(step.prompts) or len(step.waits_s) != n:
+        raise ConfigError(f"{where}: its prompts, responses and waits do not belong together")
+    for turns, waits_s, results in zip(step.responses, step.waits_s, step.results, strict=False):
+        if len(waits_s) not in (len(turns) - 1, len(turns)) or len(results) < len(turns) - 1:
+            raise ConfigError(f"{where}: a sample has other turns than waits or results")
+        for value in (*turns, *waits_s, *results):
+            _at_least(where, value, 0)
+    if len(step.results) != n:
+        raise ConfigError(f"{where}: its responses and results do not belong together")
+    for value in (*step.prompts, step.reward_s, step.trained_tokens or 0):
+        _at_least(where, value, 0)
+    return step
 
 
 def _lengths(where: str, data: Any) -> Lengths:

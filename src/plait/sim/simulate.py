@@ -8,7 +8,8 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 ``most_rows`` (of a slice's batch); ``rollout_from`` (``group``, ``groups`` or ``brought``, see
 ``placer``); ``lora_groups`` (names of node groups for the LoRA runs of a model, by model);
 ``lost`` (seconds, by slice: when it fails), ``recover_s``; ``cancel`` (seconds, by job);
-``until_s`` (when to stop).
+``estimated`` (runs are placed by their estimated demand from the first, not cold); ``until_s``
+(when to stop); ``draws`` (fluid: so many different rollouts of each job, see ``repeats``).
 """
 
 from collections.abc import Sequence
@@ -41,8 +42,10 @@ def simulate(
     spans: bool = True,
     slowdown: SlowdownModel | None = None,
     trace: list[dict[str, Any]] | None = None,
+    repeats: dict[Any, Any] | None = None,
 ) -> Outcome:
-    """Run the setting's jobs to their end. ``trace`` receives every decision.
+    """Run the setting's jobs to their end. ``trace`` receives every decision; ``repeats`` is kept
+    between simulations of the same jobs under several schemes.
 
     ConfigError for a setting that makes no sense or can never fit; CapacityError if the scheme
     leaves a job waiting for ever.
@@ -58,6 +61,7 @@ def simulate(
         trace=trace,
         policy=scheme.name,
         options=setting.options,
+        repeats=repeats,
     )
     run = _Run(world, setting, scheme)
     until_s = float(setting.options.get("until_s", float("inf")))
@@ -71,7 +75,7 @@ class _Run:
     def __init__(self, world: World, setting: Setting, scheme: Scheme) -> None:
         self._world, self._setting, self._scheme = world, setting, scheme
         self._jobs = [
-            Job(spec, order=i, heap=world.heap, seed=world.seed)
+            Job(spec, order=i, heap=world.heap, seed=world.seed, draws=world.draws)
             for i, spec in enumerate(setting.jobs)
         ]
         groups = list(setting.cluster.groups)

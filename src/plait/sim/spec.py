@@ -41,6 +41,26 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """The work of one step as it was recorded, in place of a draw; samples in group order."""
+
+    prompts: tuple[int, ...]
+    """Of each group."""
+    responses: tuple[tuple[int, ...], ...]
+    """Of each sample, by turn."""
+    waits_s: tuple[tuple[float, ...], ...]
+    """Of each sample, after each of its turns: the last turn too, whose end is waited for."""
+    results: tuple[tuple[int, ...], ...]
+    """Tokens that came back between turns."""
+    reward_s: float = 0.0
+    """Off the devices, after the rollout."""
+    trained_tokens: int | None = None
+    """``None``: all; 0: nothing was learned from it."""
+    evaluates: bool = False
+    """An evaluation: a rollout that nothing is learned from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """One job of a workload."""
 
@@ -75,6 +95,8 @@ class JobSpec:
     train_devices: int = 1
     tensor_parallel: int = 1
     seed: int = 0
+    recorded: tuple[RecordedStep, ...] = ()
+    """The first steps' work, where it is known; what follows is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,7 +273,7 @@ class Worker:
         for other in beside:
             both = self._slowdown(own.substage, other.substage, share, own.memory)
             total += max(0.0, both - alone)
-        return 1.0 / max(1.0, total)
+        return 1.0 / total
 
     def _close(self, running: _Running) -> None:
         now, activity = self._heap.now, running.activity

@@ -51,11 +51,15 @@ class World:
         trace: list[dict[str, Any]] | None,
         policy: str,
         options: Mapping[str, Any],
+        repeats: dict[Any, Any] | None = None,
     ) -> None:
         self.heap = Heap()
         self.exact, self.options = exact, options
         self.seed = int(options.get("seed", 0))
         self.record = Record(spans=spans, trace=trace, policy=policy, now=self.now)
+        self.draws = 0 if exact or spans or "lost" in options else int(options.get("draws", 0))
+        """Different rollouts of a job, see ``repeats``; 0: all are."""
+        self.repeats = {} if repeats is None else repeats
         self.workers: list[Worker] = []
         self._costs_of, self.slowdown = costs_of, slowdown
         self._costs: dict[tuple[str, str, int, str, int], Costs] = {}

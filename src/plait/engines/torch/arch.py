@@ -1,8 +1,8 @@
 """Arch: the numbers of a Llama-, Qwen2- or Qwen3-shaped model, read from its Hugging Face config.
 
-Decides which checkpoints the own forward can run; everything else is refused by name. Rotary
-frequencies are computed here because they are the one place where the families' configs differ in
-form (plain, ``linear`` and ``llama3`` scaling).
+Which checkpoints these are is ``models.shape``'s to say; every other goes through ``fallback``.
+Rotary frequencies are computed here because they are the one place where the families' configs
+differ in form (plain, ``linear`` and ``llama3`` scaling).
 """
 
 import json
@@ -14,23 +14,24 @@ from typing import Any
 import torch
 
 from plait.core.errors import ModelError
+from plait.core.runs import HEAD
+from plait.engines.torch.sizes import Site, Sizes
+from plait.models.shape import why_not_own
 
-SUPPORTED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "o": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
+}
+"""A block's fused projections and the checkpoint's linear layers within each, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arch:
-    """Shape of one decoder. ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's."""
+class Arch(Sizes):
+    """Shape of a decoder of our own. ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's."""
 
-    vocab_size: int
-    hidden: int
-    inter: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
     eps: float
-    max_context: int
     tied: bool
     qkv_bias: bool
     o_bias: bool
@@ -39,36 +40,54 @@ class Arch:
     inv_freq: tuple[float, ...]
 
     @property
-    def q_size(self) -> int:
-        return self.n_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.n_kv_heads * self.head_dim
-
-    @property
     def matmul_params(self) -> int:
         """Weights that take part in a token's matrix products (2 FLOPs each), head included."""
         layer = self.hidden * (self.q_size + 2 * self.kv_size) + self.q_size * self.hidden
         layer += 3 * self.hidden * self.inter
         return self.n_layers * layer + self.vocab_size * self.hidden
 
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The fused projections of each block, and the head."""
+        found = [
+            Site(
+                layer=layer,
+                group=group,
+                n_in=n_in,
+                modules=tuple(zip(GROUPS[group], outs, strict=True)),
+            )
+            for layer in range(self.n_layers)
+            for group, (n_in, outs) in group_sizes(self).items()
+        ]
+        layer, group = head_place(self)
+        modules = ((HEAD, self.vocab_size),)
+        return (*found, Site(layer=layer, group=group, n_in=self.hidden, modules=modules))
+
+
+def group_sizes(arch: Arch) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Per fused projection: input size, and output size of each layer in ``GROUPS``' order."""
+    return {
+        "qkv": (arch.hidden, (arch.q_size, arch.kv_size, arch.kv_size)),
+        "o": (arch.q_size, (arch.hidden,)),
+        "gate_up": (arch.hidden, (arch.inter, arch.inter)),
+        "down": (arch.inter, (arch.hidden,)),
+    }
+
+
+def head_place(arch: Arch) -> tuple[int, str]:
+    """``(layer, group)`` of the head: a layer behind the last, and a projection by itself."""
+    return arch.n_layers, HEAD
+
 
 def read_arch(model_dir: str | Path) -> Arch:
-    """Read ``config.json``; ModelError if the model is of another shape."""
+    """Read ``config.json``; ModelError if our own forward cannot run the model."""
     file = Path(model_dir) / "config.json"
     if not file.is_file():
         raise ModelError(f"{model_dir} has no config.json: give a Hugging Face model directory")
     c: dict[str, Any] = json.loads(file.read_text())
-    names = c.get("architectures") or ["(none named)"]
-    if names[0] not in SUPPORTED:
-        raise ModelError(
-            f"{model_dir} is a {names[0]}; the torch engine runs {', '.join(SUPPORTED)}"
-        )
-    if c.get("use_sliding_window"):
-        raise ModelError(f"{model_dir} uses sliding-window attention, which is not supported")
-    if c.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"{model_dir} uses {c['hidden_act']} where only silu is supported")
+    if why := why_not_own(c):
+        raise ModelError(f"{model_dir} {why}: our own forward cannot run it")
+    names = c["architectures"]
     qwen2, qwen3 = names[0].startswith("Qwen2"), names[0].startswith("Qwen3")
     heads = int(c["num_attention_heads"])
     head_dim = int(c.get("head_dim") or c["hidden_size"] // heads)
@@ -88,15 +107,13 @@ def read_arch(model_dir: str | Path) -> Arch:
         o_bias=bias,
         mlp_bias=bool(c.get("mlp_bias", False)),
         qk_norm=qwen3,
-        inv_freq=_inv_freq(c, head_dim, str(model_dir)),
+        inv_freq=_inv_freq(c, head_dim),
     )
 
 
-def _inv_freq(c: dict[str, Any], head_dim: int, where: str) -> tuple[float, ...]:
+def _inv_freq(c: dict[str, Any], head_dim: int) -> tuple[float, ...]:
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
     theta = float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0)
-    if c.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise ModelError(f"{where} rotates only a part of each head, which is not supported")
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     freq = 1.0 / (theta**exponent)
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -104,8 +121,6 @@ def _inv_freq(c: dict[str, Any], head_dim: int, where: str) -> tuple[float, ...]
         freq = freq / float(rope["factor"])
     elif kind == "llama3":
         freq = _llama3(freq, rope)
-    elif kind != "default":
-        raise ModelError(f"{where} uses rope type {kind}; default, linear and llama3 are supported")
     return tuple(freq.tolist())
 
 

@@ -65,12 +65,19 @@ class Batcher:
     """Builds batches for one cache."""
 
     def __init__(
-        self, kv: KV, device: str, *, least_rows: Callable[[], int], exact: bool = False
+        self,
+        kv: KV,
+        device: str,
+        *,
+        least_rows: Callable[[], int],
+        exact: bool = False,
+        share: bool = True,
     ) -> None:
+        """Without ``share`` every row has all its blocks in one table."""
         self._kv = kv
         self._device = device
         self._least_rows = least_rows
-        self._exact = exact
+        self._exact, self._share = exact, share and not exact
         # Blocks to a whole vector of keys, where the count matters.
         self._unit = VECTOR // math.gcd(VECTOR, kv.block_size) if exact else 1
         self._sequences: list[Sequence] = []
@@ -161,7 +168,7 @@ class Batcher:
             groups,
             null_block=self._kv.null_block,
             block_bytes=self._kv.block_bytes,
-            share=not self._exact,
+            share=self._share,
         )
 
     def _fill(self, row: int, blocks: list[int]) -> None:

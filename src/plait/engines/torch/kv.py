@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from plait.engines.torch import exact
-from plait.engines.torch.arch import Arch
 from plait.engines.torch.attention import attend_batched, attend_shared
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.views import ChunkView, DecodeView
 
 
@@ -26,7 +26,7 @@ class KV:
 
     def __init__(
         self,
-        arch: Arch,
+        arch: Sizes,
         n_blocks: int,
         *,
         block_size: int,
@@ -57,6 +57,10 @@ class KV:
     @property
     def n_heads(self) -> int:
         return self._arch.n_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self._arch.head_dim
 
     @property
     def null_block(self) -> int:
@@ -115,11 +119,11 @@ class KV:
         a, n = self._arch, view.n
         q = q_NHE[:n] if view.rows_B is None else q_NHE.index_select(0, view.rows_B)
         q_KBGE = q.reshape(n, a.n_kv_heads, -1, a.head_dim).transpose(0, 1)
-        k, v = self._gather(layer, view.blocks, n)
+        k, v = self.gather(layer, view.blocks, n)
         if self._exact:
             out = self._decode_exactly(q_KBGE, k, v, view)
         elif view.shared is not None:
-            shared = self._gather(layer, view.shared.blocks, view.shared.n_clusters, which=1)
+            shared = self.gather(layer, view.shared.blocks, view.shared.n_clusters, which=1)
             out = attend_shared(q_KBGE, (k, v), view.mask_B1T, shared, view.shared)
         elif q.device.type == "cpu":
             out = attend_batched(q_KBGE, k, v, view.mask_B1T)
@@ -143,7 +147,7 @@ class KV:
             .reshape(n, a.n_kv_heads, -1, a.head_dim)
             .permute(1, 2, 0, 3)
         )
-        k, v = self._gather(layer, view.blocks, 1)
+        k, v = self.gather(layer, view.blocks, 1)
         if self._exact:
             places_N = torch.arange(view.n_tokens - n, view.n_tokens)
             out = exact.causal(q_KGNE, k[:, 0], v[:, 0], places_N)
@@ -158,7 +162,7 @@ class KV:
         )
         return out.permute(2, 0, 1, 3).reshape(n, a.n_heads, a.head_dim)
 
-    def _gather(
+    def gather(
         self, layer: int, blocks: torch.Tensor, n: int, *, which: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[K, n, T, E]`` of ``n`` equally long lists of blocks.

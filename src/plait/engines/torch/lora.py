@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from plait.adapters.peft import Adapter
 from plait.core.errors import ModelError
 from plait.core.runs import MAX_RANK
-from plait.engines.torch.arch import Arch
-from plait.engines.torch.model import projections
 from plait.engines.torch.packed import pack_matrix, packed_product
+from plait.engines.torch.sizes import Sizes
 
 WHOLE_RANK = 8
 """Up to this rank the B matrices of a fused projection are applied as one block-diagonal matrix:
@@ -63,7 +62,7 @@ Pieces = dict[tuple[int, str], Piece | ExactPiece]
 
 
 def pack_adapter(
-    adapter: Adapter, arch: Arch, *, dtype: torch.dtype, device: str, exact: bool = False
+    adapter: Adapter, arch: Sizes, *, dtype: torch.dtype, device: str, exact: bool = False
 ) -> Pieces:
     """Fuse an adapter's matrices; ModelError if a shape does not match the model."""
     if not 1 <= adapter.spec.rank <= MAX_RANK:
@@ -71,16 +70,15 @@ def pack_adapter(
     scale = adapter.spec.alpha / adapter.spec.rank
     factor = 1.0 if exact else scale
     pieces: Pieces = {}
-    for p in projections(arch):
-        found = []
-        at = 0
-        for module, n_out in zip(p.modules, p.outs, strict=True):
-            if (pair := adapter.pairs.get((p.layer, module))) is not None:
-                _check(p.layer, module, pair, (adapter.spec.rank, p.n_in, n_out))
+    for site in arch.sites:
+        found, at = [], 0
+        for module, n_out in site.modules:
+            if (pair := adapter.pairs.get((site.layer, module))) is not None:
+                _check(site.layer, module, pair, (adapter.spec.rank, site.n_in, n_out))
                 found.append((at, pair[0], pair[1] * factor))
             at += n_out
         if found:
-            pieces[p.layer, p.group] = (
+            pieces[site.layer, site.group] = (
                 _exact_piece(found, at, scale) if exact else _piece(found, at, dtype, device)
             )
     return pieces

@@ -8,28 +8,18 @@ Shapes: N tokens of any number of sequences, packed; D hidden; H heads; K key-va
 size.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from plait.core.runs import HEAD
 from plait.engines.torch.arch import Arch
 from plait.engines.torch.packed import Linear
 from plait.engines.torch.weights import Weights
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(layer, q_NHE, k_NKE, v_NKE) -> out_NHE``."""
-
-GROUPS: dict[str, tuple[str, ...]] = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "o": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
-    "down": ("down_proj",),
-}
-"""A block's fused projections and the checkpoint's linear layers within each, in order."""
 
 
 class Adapters(Protocol):
@@ -38,43 +28,6 @@ class Adapters(Protocol):
     def add(self, layer: int, group: str, x_ND: torch.Tensor, y_NO: torch.Tensor) -> torch.Tensor:
         """``y`` plus the adapters' contribution; may work in place without autograd."""
         ...
-
-
-def group_sizes(arch: Arch) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Per fused projection: input size, and output size of each layer in ``GROUPS``' order."""
-    return {
-        "qkv": (arch.hidden, (arch.q_size, arch.kv_size, arch.kv_size)),
-        "o": (arch.q_size, (arch.hidden,)),
-        "gate_up": (arch.hidden, (arch.inter, arch.inter)),
-        "down": (arch.inter, (arch.hidden,)),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """A fused projection that an adapter may change, and the checkpoint's layers within it."""
-
-    layer: int
-    group: str
-    modules: tuple[str, ...]
-    n_in: int
-    outs: tuple[int, ...]
-
-
-def head_place(arch: Arch) -> tuple[int, str]:
-    """``(layer, group)`` of the head: a layer behind the last, and a projection by itself."""
-    return arch.n_layers, HEAD
-
-
-def projections(arch: Arch) -> Iterator[Projection]:
-    """All of them, in the model's order."""
-    for layer in range(arch.n_layers):
-        for group, (n_in, outs) in group_sizes(arch).items():
-            modules = GROUPS[group]
-            yield Projection(layer=layer, group=group, modules=modules, n_in=n_in, outs=outs)
-    layer, group = head_place(arch)
-    outs = (arch.vocab_size,)
-    yield Projection(layer=layer, group=group, modules=(HEAD,), n_in=arch.hidden, outs=outs)
 
 
 class Rope:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
 from plait.adapters.peft import read_adapter
 from plait.core.errors import EngineError, ModelError, RequestError
@@ -22,24 +21,19 @@ from plait.engines.factory import BLOCK_SIZE
 from plait.engines.moved import Moved, check
 from plait.engines.protocol import ForwardStep
 from plait.engines.torch import moving
-from plait.engines.torch.batch import Batch, Batcher, attend
+from plait.engines.torch.base import open_sampler
+from plait.engines.torch.batch import Batch, Batcher
 from plait.engines.torch.blocks import Blocks, Policy
-from plait.engines.torch.exact import check_exact, silu
-from plait.engines.torch.frame import Parts
-from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
-from plait.engines.torch.model import Rope, forward, head_place
 from plait.engines.torch.noise import draw_keys
-from plait.engines.torch.packed import make_linear, one_row, plain_rows
+from plait.engines.torch.packed import one_row, plain_rows
 from plait.engines.torch.replays import Key
 from plait.engines.torch.sampling import draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
-from plait.engines.torch.stack import Stack
-from plait.engines.torch.weights import load_weights
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
 
@@ -68,32 +62,40 @@ class TorchRollout:
         prefix_cache: bool = True,
         pack_layers: bool = True,
         exact: bool = False,
+        by_transformers: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         graphs: bool = False,
         cache: Path | None = None,
     ) -> None:
-        """``graphs``: decode steps go through static buffers and, on CUDA, are recorded once."""
+        """``graphs``: decode steps go through static buffers and, on CUDA, are recorded once, where
+        the way that the model is run can be. ``by_transformers``: the reference, where our own
+        forward would do as well."""
         if n_blocks < 1 or not 1 <= max_seqs <= max_batch_tokens:
             raise RequestError(
                 f"a rollout engine needs n_blocks ≥ 1 and 1 ≤ max_seqs ≤ max_batch_tokens, not "
                 f"{n_blocks}, {max_seqs}, {max_batch_tokens}"
             )
-        if exact:
-            check_exact(dtype, device)
-            graphs = False
         self.shape = read_shape(model_dir)
-        self._weights = load_weights(model_dir, dtype=dtype, device=device, cache=cache)
-        self._linear, self._least_rows = make_linear(self._weights, layers=pack_layers or exact)
-        self._exact, self._silu = exact, silu if exact else F.silu
+        self._model = open_sampler(
+            model_dir,
+            dtype=dtype,
+            device=device,
+            cache=cache,
+            on_layer=on_layer,
+            exact=exact,
+            pack_layers=pack_layers,
+            by_transformers=by_transformers,
+        )
+        self._exact = exact
         # A CPU's plain product with few rows has other bits; on CUDA rows are never padded.
-        self._lone_rows = one_row if exact or self._weights.device.type != "cpu" else plain_rows
-        self._rope = Rope(self._weights.arch, torch.device(device), dtype)
+        on_cpu = self._model.device.type == "cpu"
+        self._lone_rows = plain_rows if on_cpu and not exact else one_row
         self._intake = Intake(self.shape, Tokenizer(model_dir))
         self._blocks = Blocks(n_blocks, block_size=block_size, reuse=prefix_cache)
         self._kv = KV(
-            self._weights.arch,
+            self._model.arch,
             n_blocks,
             block_size=block_size,
             dtype=dtype,
@@ -103,21 +105,17 @@ class TorchRollout:
         self._scheduler = Scheduler(
             self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
         )
-        self._batcher = Batcher(self._kv, device, least_rows=self._least_rows, exact=exact)
+        self._batcher = Batcher(
+            self._kv,
+            device,
+            least_rows=self._model.least_rows,
+            exact=exact,
+            share=self._model.shares,
+        )
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
-        self._on_layer = on_layer
-        self._graphs: Graphs | None = None
-        if graphs:
-            parts = Parts(
-                weights=self._weights,
-                rope=self._rope,
-                kv=self._kv,
-                stack=Stack(self._weights.arch, dtype=dtype, device=device),
-                linear=self._linear,
-            )
-            self._graphs = Graphs(parts, make_record(self._weights.device))
+        self._graphs = self._model.graphs(self._kv) if graphs else None
 
     def load_adapter(self, run_id: RunId, version: int, path: str) -> None:
         """Read PEFT safetensors under ``path``; ModelError if a module does not match."""
@@ -131,9 +129,13 @@ class TorchRollout:
                 f"version {version} of {run_id} is being sampled from {old.path}: versions do not "
                 f"change, publish another"
             )
-        arch, w = self._weights.arch, self._weights
-        adapter = read_adapter(path, n_layers=arch.n_layers, head_VD=w.head)
-        pieces = pack_adapter(adapter, arch, dtype=w.dtype, device=str(w.device), exact=self._exact)
+        model = self._model
+        adapter = read_adapter(
+            path, n_layers=model.arch.n_layers, paths=model.arch.paths, head_VD=model.head_VD
+        )
+        pieces = pack_adapter(
+            adapter, model.arch, dtype=model.dtype, device=str(model.device), exact=self._exact
+        )
         self._blocks.forget_policy(policy)
         self._adapters[policy] = _Loaded(pieces, path)
         if self._graphs is not None:
@@ -253,16 +255,7 @@ class TorchRollout:
         """Any step; returns the requests that it may have ended."""
         segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
         lora = LoraBatch(segments, lone_rows=self._lone_rows())
-        h_ND = forward(
-            self._weights,
-            batch.tokens_N,
-            self._rope.at(batch.positions_N),
-            attend(self._kv, batch),
-            adapters=None if lora.is_empty else lora,
-            linear=self._linear,
-            silu=self._silu,
-            on_layer=self._on_layer,
-        )
+        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora)
         self._scheduler.advance(plan)
         touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows, lora))
         if batch.draws:
@@ -299,11 +292,10 @@ class TorchRollout:
         """Logits of ``rows``, which rise: each is computed once, though several samples may draw
         from it."""
         distinct = list(dict.fromkeys(rows))
-        padded = distinct + [distinct[0]] * (self._least_rows() - len(distinct))
+        padded = distinct + [distinct[0]] * (self._model.least_rows() - len(distinct))
         if padded != list(range(h_ND.shape[0])):
             h_ND = h_ND[torch.tensor(padded, device=h_ND.device)]
-        logits = self._linear(h_ND, self._weights.head, None)
-        lora.at(distinct).add(*head_place(self._weights.arch), h_ND, logits)
+        logits = self._model.logits(h_ND, lora.at(distinct))
         if distinct == rows:
             return logits[: len(rows)]
         place = {row: i for i, row in enumerate(distinct)}

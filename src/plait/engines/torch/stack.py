@@ -15,9 +15,8 @@ import torch
 
 from plait.adapters.peft import Adapter
 from plait.core.runs import HEAD
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.arch import GROUPS, Arch, group_sizes
 from plait.engines.torch.blocks import Policy
-from plait.engines.torch.model import GROUPS, group_sizes
 from plait.engines.torch.replays import fill_up
 
 LEAST_COLUMNS = 32

@@ -7,6 +7,7 @@ threads, is the worker's.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -23,9 +24,7 @@ from plait.core.operations import (
 from plait.core.runs import LoraSpec
 from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
-from plait.engines.torch.exact import check_exact
-from plait.engines.torch.model import Rope
-from plait.engines.torch.packed import make_linear
+from plait.engines.torch.base import open_trainee
 from plait.engines.torch.train.adamw import adamw_step
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.checked import check
@@ -33,7 +32,6 @@ from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.learning import Lesson, learn
 from plait.engines.torch.train.losses import choose
-from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.packing import (
     SLACK,
     Cost,
@@ -43,9 +41,7 @@ from plait.engines.torch.train.packing import (
 )
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes
-from plait.engines.torch.train.products import PLAIN, Exact
 from plait.engines.torch.train.state import load_run, save_run
-from plait.engines.torch.weights import load_weights
 from plait.models.registry import read_shape
 
 MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
@@ -70,24 +66,32 @@ class TorchTrain:
         recompute: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         exact: bool = False,
+        by_transformers: bool = False,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
-        """``recompute`` saves most of a micro-batch's memory for the time of a forward pass."""
-        if exact:
-            check_exact(dtype, device)
+        """``recompute`` saves most of a micro-batch's memory for the time of a forward pass;
+        ``by_transformers``: the reference, where our own forward would do as well."""
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
-        self._recompute, self._exact = recompute, exact
-        self._lanes = Lanes(lanes if torch.device(device).type == "cpu" else 1, on_layer)
-        self._weights = load_weights(model_dir, dtype=dtype, device=device)
-        self._by = Exact(make_linear(self._weights)[0]) if exact else PLAIN
-        self._arch, self._device = self._weights.arch, self._weights.device
-        self._rope = Rope(self._arch, self._device, dtype)
+        self._exact = exact
+        self._model = open_trainee(
+            model_dir,
+            dtype=dtype,
+            device=device,
+            exact=exact,
+            recompute=recompute,
+            by_transformers=by_transformers,
+        )
+        self._arch, self._device = self._model.arch, self._model.device
+        at_once = self._model.side_by_side and self._device.type == "cpu"
+        self._lanes = Lanes(lanes if at_once else 1, on_layer)
         self._budget_bytes = int(memory_bytes / SLACK)
         self._max_tokens = max_tokens or MAX_TOKENS.get(self._device.type, MAX_TOKENS["cpu"])
         head_bytes = block_rows(self._arch.vocab_size) * self._arch.vocab_size * 4
-        self._train_cost = train_cost(self._arch, dtype.itemsize, head_bytes, recompute=recompute)
+        self._train_cost = train_cost(
+            self._arch, ceil(dtype.itemsize * self._model.kept), head_bytes, recompute=recompute
+        )
         self._forward_cost = forward_cost(self._arch, dtype.itemsize, head_bytes)
         self._runs: dict[RunId, RunParams] = {}
 
@@ -116,7 +120,7 @@ class TorchTrain:
 
         def score(batch: Packed, here: Sequence[Share], on_layer: OnLayer) -> torch.Tensor:
             with torch.inference_mode():
-                return self._logprobs(batch, [params], on_layer)
+                return self._model.logprobs(batch, [params], on_layer)
 
         yield from passes(
             [share],
@@ -174,7 +178,7 @@ class TorchTrain:
     def load(self, run_id: RunId, path: str, *, optimizer: bool) -> None:
         """Replace the run (made if need be) with what lies under ``path``; all or nothing."""
         params = load_run(
-            path, self._arch, self._device, optimizer=optimizer, head_VD=self._weights.head
+            path, self._arch, self._device, optimizer=optimizer, head_VD=self._model.head_VD
         )
         if (resident := self._runs.get(run_id)) is not None:
             params.version = max(params.version, resident.version)
@@ -195,24 +199,13 @@ class TorchTrain:
 
     def _learn(self, lessons: Sequence[Lesson]) -> Generator[TrainStep, None, None]:
         plan = self._plan(self._train_cost)
-        return learn(lessons, self._logprobs, plan, self._lanes, self._device, exact=self._exact)
+        return learn(
+            lessons, self._model.logprobs, plan, self._lanes, self._device, exact=self._exact
+        )
 
     def _plan(self, cost: Cost) -> Plan:
         budget_bytes, max_tokens = self._budget_bytes, self._max_tokens
         n = self._lanes.n
         return lambda lengths, alike: rounds(
             lengths, cost, budget_bytes, max_tokens, alike, lanes=n
-        )
-
-    def _logprobs(
-        self, batch: Packed, params: Sequence[RunParams | None], on_layer: OnLayer
-    ) -> torch.Tensor:
-        return logprobs(
-            self._weights,
-            self._rope,
-            batch,
-            params,
-            on_layer,
-            recompute=self._recompute,
-            by=self._by,
         )

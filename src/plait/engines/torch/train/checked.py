@@ -11,7 +11,7 @@ import numpy as np
 from plait.core.errors import RequestError
 from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Checked:
         return 1 if self.targets.ndim == 1 else self.targets.shape[1]
 
 
-def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checked]:
+def check(data: Sequence[Datum], arch: Sizes, loss: Choice | None) -> list[Checked]:
     """Check every datum; RequestError names the first that is wrong and what would be right.
 
     Every datum must bring the inputs that the loss needs, and all of them the same. ``None``: they
@@ -53,7 +53,7 @@ def check(data: Sequence[Datum], arch: Arch, loss: Choice | None) -> list[Checke
 
 
 def _check(
-    i: int, datum: Datum, arch: Arch, loss: Choice | None, expected: Sequence[str]
+    i: int, datum: Datum, arch: Sizes, loss: Choice | None, expected: Sequence[str]
 ) -> Checked:
     tokens = _ids(i, "input_tokens", datum.input_tokens, arch.vocab_size)
     targets = _ids(i, "target_tokens", datum.target_tokens, arch.vocab_size)

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from plait.engines.torch.model import Rope, head_place
+from plait.engines.torch.arch import head_place
+from plait.engines.torch.model import Rope
 from plait.engines.torch.train.attention import Attention
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import target_logprobs

@@ -9,7 +9,7 @@ that depends on lengths and positions alone.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.prefix import Family
 
 Batch = tuple[int, ...]
@@ -55,7 +55,7 @@ smaller ones have more beginnings in them."""
 
 
 def train_cost(
-    arch: Arch, item_bytes: int, fixed_bytes: int = 0, *, recompute: bool = False
+    arch: Sizes, item_bytes: int, fixed_bytes: int = 0, *, recompute: bool = False
 ) -> Cost:
     """What the backward pass needs: per layer the inputs of norms, projections and attention, and
     gates; beside them the widest layer's gradients, and one layer's padded queries, keys, values
@@ -71,7 +71,7 @@ def train_cost(
     )
 
 
-def forward_cost(arch: Arch, item_bytes: int, fixed_bytes: int = 0) -> Cost:
+def forward_cost(arch: Sizes, item_bytes: int, fixed_bytes: int = 0) -> Cost:
     """Without gradients: one layer's worth at a time."""
     return Cost(
         token_bytes=item_bytes * (4 * arch.inter + 6 * arch.hidden),

@@ -12,7 +12,7 @@ transposed in the buffers.
 import copy
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +20,7 @@ import torch
 from plait.adapters.peft import Adapter, Key
 from plait.core.errors import ModelError, RequestError
 from plait.core.runs import MAX_RANK, TARGETS, LoraSpec
-from plait.engines.torch.arch import Arch
-from plait.engines.torch.model import projections
+from plait.engines.torch.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,43 +57,43 @@ class Fused:
     """An empty leaf that requires a gradient and never gets one: see ``ops``."""
 
 
-def check_spec(spec: LoraSpec) -> None:
-    """RequestError if no adapter of this shape can be made."""
+def check_spec(spec: LoraSpec, names: Sequence[str] = TARGETS) -> None:
+    """RequestError if no adapter of this shape can be made; ``names`` are the linear layers'."""
     if not 1 <= spec.rank <= MAX_RANK:
         raise RequestError(f"LoRA rank {spec.rank}: choose 1 to {MAX_RANK}")
     if not (math.isfinite(spec.alpha) and spec.alpha > 0):
         raise RequestError(f"LoRA alpha {spec.alpha}: choose a positive number")
     if not spec.targets:
-        raise RequestError(f"LoRA targets are empty: choose from {', '.join(TARGETS)}")
+        raise RequestError(f"LoRA targets are empty: choose from {', '.join(names)}")
     for name in spec.targets:
-        if name not in TARGETS:
-            near = difflib.get_close_matches(name, TARGETS, n=1)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
-            known = ", ".join(TARGETS)
+            known = ", ".join(names)
             raise RequestError(
                 f"LoRA target {name!r} matches no linear layer: {guess}known: {known}"
             )
 
 
-def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
+def lay_out(arch: Sizes, spec: LoraSpec) -> list[Part]:
     """Parts in buffer order: by layer, then fused projection, its A matrices before its B's."""
     parts, end = [], 0
-    for p in projections(arch):
+    for site in arch.sites:
         chosen, column = [], 0
-        for module, n_out in zip(p.modules, p.outs, strict=True):
-            if module in spec.targets:
+        for module, n_out in site.modules:
+            if module.rpartition(".")[2] in spec.targets:
                 chosen.append((module, n_out, column))
             column += n_out
-        b_start = end + len(chosen) * spec.rank * p.n_in
+        b_start = end + len(chosen) * spec.rank * site.n_in
         for i, (module, n_out, column) in enumerate(chosen):
             parts.append(
                 Part(
-                    layer=p.layer,
-                    group=p.group,
+                    layer=site.layer,
+                    group=site.group,
                     module=module,
-                    a_start=end + i * spec.rank * p.n_in,
+                    a_start=end + i * spec.rank * site.n_in,
                     b_start=b_start,
-                    n_in=p.n_in,
+                    n_in=site.n_in,
                     n_out=n_out,
                     column=column,
                 )
@@ -107,9 +106,11 @@ def lay_out(arch: Arch, spec: LoraSpec) -> list[Part]:
 class RunParams:
     """Parameters ``flat``, gradient ``grad``, moments ``m`` and ``v`` of one run, equally long."""
 
-    def __init__(self, arch: Arch, spec: LoraSpec, device: torch.device) -> None:
-        check_spec(spec)
+    def __init__(self, arch: Sizes, spec: LoraSpec, device: torch.device) -> None:
+        spec = arch.chosen(spec)
+        check_spec(spec, arch.targets)
         self.spec = spec
+        self.order = arch.order
         self.parts = lay_out(arch, spec)
         last = self.parts[-1]
         n = last.b_start + last.n_out * spec.rank

@@ -17,12 +17,10 @@ from safetensors.torch import save
 from plait.adapters.peft import read_adapter, write_adapter, write_durably
 from plait.core.errors import ModelError
 from plait.core.runs import LoraSpec
-from plait.engines.torch.arch import Arch
+from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.params import RunParams
 
 RUN, OPTIMIZER = "run.json", "optimizer.safetensors"
-ORDER = "layer-projection-A-B-1"
-"""Names the order of the flat buffers (``params.lay_out``): raise it when that changes."""
 
 
 def save_run(path: str | Path, params: RunParams, *, base_model: str, optimizer: bool) -> None:
@@ -34,13 +32,13 @@ def save_run(path: str | Path, params: RunParams, *, base_model: str, optimizer:
     if optimizer:
         moments = {"m": params.m.cpu(), "v": params.v.cpu()}
         # One entry: safetensors writes several in an order that changes from call to call.
-        note = json.dumps({"order": ORDER, "steps": params.steps})
+        note = json.dumps({"order": params.order, "steps": params.steps})
         write_durably(folder / OPTIMIZER, save(moments, metadata={"plait": note}))
 
 
 def load_run(
     path: str | Path,
-    arch: Arch,
+    arch: Sizes,
     device: torch.device,
     *,
     optimizer: bool,
@@ -52,7 +50,7 @@ def load_run(
     is missing or does not fit the base model.
     """
     folder = Path(path)
-    adapter = read_adapter(folder, n_layers=arch.n_layers, head_VD=head_VD)
+    adapter = read_adapter(folder, n_layers=arch.n_layers, paths=arch.paths, head_VD=head_VD)
     spec, version = adapter.spec, 0
     if (folder / RUN).is_file():
         run = json.loads((folder / RUN).read_text())
@@ -76,7 +74,9 @@ def _load_moments(file: Path, params: RunParams) -> None:
             moments = {"m": f.get_tensor("m"), "v": f.get_tensor("v")}
     except SafetensorError as e:
         raise ModelError(f"{file} cannot be read ({e}): load with optimizer=False") from e
-    if note.get("order") != ORDER or any(t.shape != params.flat.shape for t in moments.values()):
+    if note.get("order") != params.order or any(
+        t.shape != params.flat.shape for t in moments.values()
+    ):
         raise ModelError(f"{file} does not belong to this adapter: load it with optimizer=False")
     params.m.copy_(moments["m"])
     params.v.copy_(moments["v"])

@@ -1,0 +1,187 @@
+"""C7: speed of deciding, and of the simulator, with growth curves.
+
+Timed is ``decide`` alone, on views of states that a policy meets in service: it is asked again and
+again while runs come, are served and go, with the state that it gave back. One core. A bar is given
+as bar ÷ measured (rates: measured ÷ bar), and the figure is the least of them.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.figure import Measured
+from benchmarks.sim.told import rounded
+from benchmarks.sim.views import look_ahead_view, placements, updates
+from plait.policies.colocation import LookAhead
+from plait.policies.dispatch import FairDispatch
+from plait.policies.node_groups import CyclicPlacement
+from plait.policies.registry import make
+from plait.sim.costs.roofline import costs_of
+from plait.sim.heap import churn
+from plait.sim.schemes import Scheme
+from plait.sim.simulate import simulate
+from plait.sim.spec import Cluster, Setting
+from plait.sim.workloads.cluster import DAY_S, trace
+
+DISPATCH_S, PLACEMENT_S, LOOK_AHEAD_S = 1e-3, 10e-3, 5e-3
+EVENTS_PER_S = 300_000
+WEEK_S = 20 * 60.0
+WEEK_DAYS, WEEK_JOBS, WEEK_GROUPS, WEEK_GROUP_DEVICES = 7.0, 5000, 156, 64
+DRAWS = 4
+"""Different rollouts of each job of the week; the makespan of a shared pool is within 3 % of that
+with all different."""
+WAITING = 20
+"""One run in so many waits for its update: training takes a tenth to a hundredth of a step
+(MARLaaS §3), and a twentieth is at the upper end of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is timed."""
+
+    runs: Sequence[int] = (125, 250, 500, 1000, 2000)
+    jobs: Sequence[int] = (250, 500, 1000, 2000)
+    colocated: Sequence[int] = (1, 2, 4, 8)
+    workers: Sequence[int] = (1, 4)
+    decisions: int = 300
+    events: int = 1_000_000
+    week: Sequence[float] = (0.05, 0.2, 1.0)
+    """Parts of a week with 5,000 jobs on 10,000 devices."""
+
+
+SMALL = Size(
+    runs=(50,), jobs=(40,), colocated=(2,), workers=(1,), decisions=5, events=10_000, week=(0.002,)
+)
+
+
+def measure() -> Measured:
+    """At full size."""
+    return measured(Size())
+
+
+def measured(size: Size) -> Measured:
+    """All growth curves, and how far each end is from its bar."""
+    dispatch = {n: dispatch_times(n, n // WAITING, size.decisions) for n in size.runs}
+    most = size.runs[-1]
+    placement = {n: placement_times(n, 5 * n, size.decisions) for n in size.jobs}
+    ahead = {
+        w: {n: look_ahead_times(n, w, size.decisions) for n in size.colocated} for w in size.workers
+    }
+    start = time.perf_counter()
+    n_events = churn(size.events)
+    events = n_events / (time.perf_counter() - start)
+    weeks = {part: virtual_week(part) for part in size.week}
+    margins = {
+        "dispatch, p99": DISPATCH_S / dispatch[most]["p99"],
+        "placement, p99": PLACEMENT_S / placement[size.jobs[-1]]["p99"],
+        "look-ahead, median": LOOK_AHEAD_S / ahead[size.workers[0]][size.colocated[-1]]["median"],
+        "events": events / EVENTS_PER_S,
+        "virtual week": WEEK_S / max(week["seconds"] for week in weeks.values()),
+    }
+    return Measured(
+        value=min(margins.values()),
+        ok=min(margins.values()) >= 1.0,
+        detail=rounded(
+            {
+                "margins": margins,
+                "dispatch by runs": dispatch,
+                "dispatch, all wait": dispatch_times(most, most, max(5, size.decisions // 10)),
+                "placement by jobs (five devices each)": placement,
+                "look-ahead by workers and runs": ahead,
+                "events per second": events,
+                "virtual week by part": weeks,
+            }
+        ),
+    )
+
+
+def dispatch_times(n_runs: int, n_waiting: int, n_decisions: int) -> dict[str, float]:
+    """Of the default policy, with one update served and another asked for at each decision."""
+    policy, state, took = FairDispatch(), {}, []
+    for view, served in updates(n_runs, n_waiting, n_decisions, random.Random(n_runs)):
+        seconds, (plan, state) = timed(lambda: policy.decide(view, state, 0.0))  # noqa: B023
+        took.append(seconds)
+        served(plan)
+    return quantiles(took)
+
+
+def placement_times(n_jobs: int, n_devices: int, n_decisions: int) -> dict[str, float]:
+    """Of the cyclic policy once all jobs have come; one ends and another comes each time."""
+    policy, state, took = CyclicPlacement(), {}, []
+    rng = random.Random(n_jobs)
+    for view, now, placed in placements(n_jobs, n_devices, n_decisions, rng):
+        seconds, (plan, state) = timed(lambda: policy.decide(view, state, now))  # noqa: B023
+        took.append(seconds)
+        placed(plan)
+    arrival, *rest = took
+    return {"all come at once": arrival, **quantiles(rest)}
+
+
+def look_ahead_times(n_runs: int, n_workers: int, n_decisions: int) -> dict[str, float]:
+    """Of the first decision, where each run has a step before it; another step each time."""
+    policy, took = LookAhead(), []
+    for seed in range(max(5, n_decisions // (n_runs * n_workers))):
+        view = look_ahead_view(n_runs, n_workers, random.Random(seed))
+        took.append(timed(lambda: policy.decide(view, {}, 0.0))[0])  # noqa: B023
+    return quantiles(took)
+
+
+def week(part: float) -> Setting:
+    """A week of such a part of 5,000 jobs and 10,000 devices: half of the node groups to train on,
+    half for the jobs' own rollout. Each job has ``DRAWS`` different rollouts, and tools are called
+    for all samples of a worker at once: each call by itself would be an event."""
+    n_groups = max(2, round(WEEK_GROUPS * part))
+    setting = trace(
+        days=WEEK_DAYS,
+        jobs_per_day=WEEK_JOBS * part / WEEK_DAYS,
+        n_groups=n_groups,
+        group_devices=WEEK_GROUP_DEVICES,
+        seed=1,
+    )
+    groups = tuple(
+        replace(group, name=f"rollout-{i}") if i % 2 else group
+        for i, group in enumerate(setting.cluster.groups)
+    )
+    jobs = tuple(
+        replace(spec, tool=replace(spec.tool, blocked=True)) if spec.tool is not None else spec
+        for spec in setting.jobs
+    )
+    options = {"until_s": WEEK_DAYS * DAY_S, "draws": DRAWS}
+    return replace(setting, cluster=Cluster(groups=groups), jobs=jobs, options=options)
+
+
+def virtual_week(part: float) -> dict[str, float]:
+    """Its seconds on this machine, with placement and dispatch as they are in service."""
+    setting = week(part)
+    scheme = Scheme(name="cyclic", sharing=make(), placement=CyclicPlacement(), full="shared-train")
+    start = time.perf_counter()
+    outcome = simulate(setting, scheme, costs_of, mode="fluid", spans=False)
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "jobs": len(setting.jobs),
+        "devices": outcome.n_devices,
+        "steps": sum(len(job.step_ends_s) for job in outcome.jobs),
+        "events": outcome.n_events,
+        "decisions": outcome.n_decisions,
+    }
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of a call, and what it gave."""
+    start = time.perf_counter()
+    answer = call()
+    return time.perf_counter() - start, answer
+
+
+def quantiles(took: Sequence[float]) -> dict[str, float]:
+    """Median, 99th percentile and most, seconds."""
+    ordered = sorted(took)
+    last = len(ordered) - 1
+    return {
+        "median": ordered[last // 2],
+        "p99": ordered[min(last, round(0.99 * last))],
+        "most": ordered[-1],
+    }
