@@ -132,8 +132,8 @@ def fig_12(
 def fig_13(steps: int) -> tuple[dict[str, float], dict[str, Any]]:
     """Larger models on 8 to 64 devices; RollMux-like where half of them can train the model.
 
-    Two pipelines need more memory than one, so each scheme has the least tensor parallelism with
-    which it holds both, and Verl-like, which holds one, the best.
+    Each scheme has the tensor parallelism that is best for it, of those with which it has room
+    for both pipelines (Verl-like: for one).
     """
     rows: dict[str, Any] = {}
     for name, setting in jigsawrl.fig_13().items():
@@ -233,12 +233,15 @@ def variants(cells: Mapping[str, Setting]) -> dict[str, Any]:
 
 
 def _together(shapes: Iterable[Setting], scheme: Scheme, steps: int) -> tuple[Pair | None, int]:
-    """Of the first shape with which both pipelines have room, and its tensor parallelism."""
+    """Of the best shape with which both pipelines have room, and its tensor parallelism."""
+    best: tuple[Pair | None, int] = None, 0
     for setting in shapes:
         found = fits(setting, scheme, steps=steps)
-        if found is not None and found.together:
-            return found, setting.jobs[0].tensor_parallel
-    return None, 0
+        if found is None or not found.together:
+            continue
+        if best[0] is None or found.tokens_per_s > best[0].tokens_per_s:
+            best = found, setting.jobs[0].tensor_parallel
+    return best
 
 
 def _over(ours: Pair, theirs: Pair) -> float:
