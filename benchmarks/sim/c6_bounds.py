@@ -15,6 +15,7 @@ from benchmarks.sim.bounds import Bounds, blind, bounds
 from benchmarks.sim.exact import MISSING, Run, Step, available, optimum_s
 from benchmarks.sim.pairs import apart
 from benchmarks.sim.sensitivity import COMMITTED
+from plait.core.errors import ConfigError
 from plait.core.substages import Kind
 from plait.sim.outcome import Outcome
 from plait.sim.schemes import Scheme, isolated, lora
@@ -57,7 +58,11 @@ def evaluate(found: list[Case], *, steps: int) -> Measured:
     rows: dict[str, Any] = {}
     for case in found:
         setting = shortened(case.setting, steps)
-        outcome = simulate(setting, case.scheme, COMMITTED.costs_of, mode="fluid", spans=False)
+        try:
+            outcome = simulate(setting, case.scheme, COMMITTED.costs_of, mode="fluid", spans=False)
+        except ConfigError as error:
+            rows[f"{case.figure} {case.name}"] = {"reason": str(error)}
+            continue
         rows[f"{case.figure} {case.name}"] = row(
             outcome, bounds(setting, case.scheme), blind(setting, case.scheme), case
         )

@@ -93,11 +93,11 @@ def shapes(setting: Setting) -> Iterator[Setting]:
             yield replace(setting, jobs=tuple(wider))
 
 
-def over_verl(setting: Setting, *, steps: int, models: Models = COMMITTED) -> float:
-    """Our throughput over that of the pipelines one after the other."""
+def over_verl(setting: Setting, *, steps: int, models: Models = COMMITTED) -> float | None:
+    """Our throughput over that of the pipelines one after the other; ``None`` without room."""
     alone = run(setting, schemes.verl(), steps=steps, models=models)
-    shared = run(setting, schemes.ours(models.slowdown), steps=steps, models=models)
-    return shared.tokens_per_s / alone.tokens_per_s
+    shared = fits(setting, schemes.ours(models.slowdown), steps=steps, models=models)
+    return shared.tokens_per_s / alone.tokens_per_s if shared is not None else None
 
 
 def _step_s(job: JobOutcome) -> float:

@@ -83,6 +83,8 @@ class Tenant:
         for replica in self.replicas:
             replica.rollout = None
             replica.engine.held_back = True
+            # The next rollout may begin at this very moment, and is another sub-stage.
+            replica.refresh()
         self.rollout = None
         self._world.ask(self._group.decide)
 
