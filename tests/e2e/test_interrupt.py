@@ -28,14 +28,20 @@ from plait.cli.entry import main
 main()
 """
 
-WHILE_CHECKING = """
-import asyncio, os, signal
+TIMER_S = 100
+WHILE_CHECKING = f"""
+TIMER_S = {TIMER_S}
+import asyncio, os, signal, threading, time
+
+def later():
+    time.sleep(0.3)
+    SEND
 
 class Env:
     stop = ()
     async def start(self):
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(60)
+        threading.Thread(target=later).start()
+        await asyncio.sleep(TIMER_S)
 
 class Source:
     name, same_prompt, max_turns = "interrupts", True, 1
@@ -57,12 +63,23 @@ def test_while_the_command_is_imported(module: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-def test_while_the_jobs_are_checked(tmp_path: Path) -> None:
-    (tmp_path / "interrupts.py").write_text(WHILE_CHECKING)
+@pytest.mark.parametrize(
+    "send",
+    [
+        "os.kill(os.getpid(), signal.SIGINT)",
+        "signal.pthread_kill(threading.get_ident(), signal.SIGINT)",
+        "signal.pthread_kill(threading.get_ident(), signal.SIGTERM)",
+    ],
+)
+def test_while_the_jobs_are_checked(send: str, tmp_path: Path) -> None:
+    """The main thread waits for a timer then; the kernel may give a signal to any thread."""
+    (tmp_path / "interrupts.py").write_text(WHILE_CHECKING.replace("SEND", send))
     job = {"environment": {"name": "interrupts:Source"}, "steps": 1}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    began_s = time.monotonic()
     code, out, err = run("run", tmp_path / "job.yaml", "--dir", tmp_path / "out")
     assert (code, out, err) == (130, "", "interrupted\n")
+    assert time.monotonic() - began_s < TIMER_S / 2
     assert not (tmp_path / "out").exists()
 
 

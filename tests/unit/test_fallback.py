@@ -109,13 +109,24 @@ def check(model: Path, path: str | None, version: int | None, found: dict) -> No
                 max_new_tokens=len(greedy.tokens),
                 do_sample=False,
             )
-        assert tuple(whole[0, len(prompt) :].tolist()) == greedy.tokens
+        check_greedy(known, prompt, tuple(whole[0, len(prompt) :].tolist()), greedy.tokens)
         for drawn in (greedy, *found[f"{version}/{i}/1.0"].samples):
             with torch.no_grad():
                 logits = known(torch.tensor([prompt + drawn.tokens]), use_cache=False).logits
             want = logits[0, len(prompt) - 1 : -1].log_softmax(-1)
             want = want.gather(-1, torch.tensor(drawn.tokens)[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(drawn.logprobs), want, atol=TOLERANCE, rtol=0)
+
+
+def check_greedy(model, prompt, want: tuple[int, ...], drawn: tuple[int, ...]) -> None:
+    """The same tokens, up to one where the model itself holds both for equally likely: products of
+    floats differ with the place of their operands in memory."""
+    if want == drawn:
+        return
+    n = next(i for i, (a, b) in enumerate(zip(want, drawn, strict=True)) if a != b)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + drawn[:n]]), use_cache=False).logits[0, -1]
+    assert logits.max() - logits[[want[n], drawn[n]]].min() <= TOLERANCE, (n, want, drawn)
 
 
 QUICK = ("gemma2", "gpt-neox", "minicpm3", "phi3")

@@ -116,7 +116,8 @@ async def drive(
     settings = settings.resolve(shape)
     tokenizer = Tokenizer(model_dir)
     async with open_sources(specs, tokenizer) as sources:
-        await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
+        with _waking():
+            await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
         if not quiet:
             print(f"launch directory: {directory}\nstarting workers", flush=True)
         launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)
@@ -162,6 +163,18 @@ async def _until_done(launch: Launch, stop: asyncio.Event, *, quiet: bool) -> di
         task.cancel()
     await asyncio.gather(watching, stopped, finished, return_exceptions=True)
     return finished.result() if done else launch.outcomes()
+
+
+@contextmanager
+def _waking() -> Iterator[None]:
+    """SIGTERM is a Ctrl-C, and either wakes the loop, which otherwise hears of a signal that
+    another thread was given only when the next timer is due."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @contextmanager
