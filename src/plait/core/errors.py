@@ -83,3 +83,56 @@ class RunEnded(PlaitError):
 
     code = "run_ended"
     http_status = 409
+
+
+class NotFound(PlaitError):
+    """There is no such thing for this caller (what belongs to another tenant included)."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class Unauthorized(PlaitError):
+    """No key, or one that is unknown or revoked."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class Forbidden(PlaitError):
+    """The key is good, and does not allow this."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class SessionEnded(PlaitError):
+    """The client session is finished; what it would still ask for is refused."""
+
+    code = "session_ended"
+    http_status = 410
+
+
+class RequestLost(PlaitError):
+    """A sample of an earlier life of the server: ask again."""
+
+    code = "request_lost"
+    http_status = 410
+
+
+class Limited(PlaitError):
+    """Over a rate or a quota: ask again after ``retry_after_s``."""
+
+    code = "limited"
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLarge(PlaitError):
+    """A body is larger than this server takes."""
+
+    code = "too_large"
+    http_status = 413
