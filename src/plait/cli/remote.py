@@ -1,4 +1,4 @@
-"""Remote: the verbs that ask a server (``plait serve``) over HTTP. What they do is in ``client``."""
+"""Remote: the verbs that ask a server (``plait serve``) over HTTP; ``client`` carries them out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,14 +27,21 @@ def login(
 
 def submit(
     files: Annotated[list[Path], typer.Argument(help="Job files (YAML).")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the first job's log.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show the first job's log.")
+    ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Hand job files to the server."""
     with told(again="plait logs -f JOB"):
+        from uuid import uuid4
+
         from plait.cli.client.jobs import submit_command
 
-        raise SystemExit(submit_command(files, follow=follow, as_json=format is Format.JSON))
+        as_json, nonce = format is Format.JSON, uuid4().hex
+        raise SystemExit(
+            submit_command(files, data=data or (), follow=follow, as_json=as_json, nonce=nonce)
+        )
 
 
 def jobs(
@@ -92,7 +99,7 @@ def pause(job: Job, format: FormatOption = Format.TABLE) -> None:
         raise SystemExit(change_command(job, "pause", as_json=format is Format.JSON))
 
 
-def unpause(job: Job, format: FormatOption = Format.TABLE) -> None:
+def resume(job: Job, format: FormatOption = Format.TABLE) -> None:
     """Let a paused job go on."""
     with told():
         from plait.cli.client.jobs import change_command
@@ -188,6 +195,19 @@ def revoke_key(
         raise SystemExit(revoke_key_command(key, as_json=format is Format.JSON))
 
 
+@keys.command("rotate")
+def rotate_key(
+    key: Annotated[str, typer.Argument(help="Its id, as plait keys lists it.")],
+    grace: Annotated[float, typer.Option(help="Seconds that the old one stays good.", min=0)] = 0,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Put a new key in the place of one; the new one is shown this once."""
+    with told():
+        from plait.cli.client.keys import rotate_key_command
+
+        raise SystemExit(rotate_key_command(key, grace_s=grace, as_json=format is Format.JSON))
+
+
 @tenants.callback()
 def list_tenants(context: typer.Context, format: FormatOption = Format.TABLE) -> None:
     if context.invoked_subcommand is not None:
@@ -201,9 +221,7 @@ def list_tenants(context: typer.Context, format: FormatOption = Format.TABLE) ->
 Weight = Annotated[
     float | None, typer.Option(help="Of its share of the machine.", show_default=False)
 ]
-Priority = Annotated[
-    int | None, typer.Option(help="Higher ones go first.", show_default=False)
-]
+Priority = Annotated[int | None, typer.Option(help="Higher ones go first.", show_default=False)]
 LimitPairs = Annotated[
     list[str] | None, typer.Option("--limit", help="NAME=NUMBER or NAME=none; may be repeated.")
 ]
@@ -223,7 +241,10 @@ def add_tenant(
 
         raise SystemExit(
             add_tenant_command(
-                name, weight=weight, priority=priority, limits=limit or (),
+                name,
+                weight=weight,
+                priority=priority,
+                limits=limit or (),
                 as_json=format is Format.JSON,
             )
         )
@@ -246,14 +267,18 @@ def set_tenant(
 
         raise SystemExit(
             set_tenant_command(
-                tenant, weight=weight, priority=priority, limits=limit or (), disabled=disabled,
+                tenant,
+                weight=weight,
+                priority=priority,
+                limits=limit or (),
+                disabled=disabled,
                 as_json=format is Format.JSON,
             )
         )
 
 
 VERBS = (
-    login, submit, jobs, logs, why, cancel, pause, unpause, checkpoints, download, quota, usage,
+    login, submit, jobs, logs, why, cancel, pause, resume, checkpoints, download, quota, usage,
 )  # fmt: skip
 
 

@@ -59,12 +59,12 @@ class Server:
         """A JSON object; parameters that are None are left out."""
         return self._json(self._send("GET", path, params=_given(params)))
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, *, idempotency: str = "") -> Json:
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, idempotency: str = ""
+    ) -> Json:
         """Ask for a change. ``idempotency``: a key under which it is made once."""
         headers = {"Idempotency-Key": idempotency} if idempotency else {}
-        done = self._send(
-            "POST", path, json=body, headers=headers, again=bool(idempotency)
-        )
+        done = self._send("POST", path, json=body, headers=headers, again=bool(idempotency))
         return self._json(done)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Json:
