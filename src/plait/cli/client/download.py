@@ -6,12 +6,10 @@ the directory, and a link, are refused.
 
 import shutil
 import tarfile
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
-
-import httpx
 
 from plait.cli.client.server import Server, segment
 from plait.cli.client.session import connected
@@ -54,9 +52,13 @@ def _name(what: str) -> str:
 
 
 def _checkpoint(server: Server, path: str, into: Path) -> None:
-    with server.stream("/v1/checkpoints/archive", path=path) as answer:
+    with tempfile.TemporaryFile(dir=into.parent) as whole:
+        with server.stream("/v1/checkpoints/archive", path=path) as answer:
+            for block in answer.iter_bytes():
+                whole.write(block)
+        whole.seek(0)
         try:
-            with tarfile.open(fileobj=_Body(answer.iter_bytes()), mode="r|*") as archive:
+            with tarfile.open(fileobj=whole) as archive:
                 for member in archive:
                     if not (member.isfile() or member.isdir()):
                         raise RemoteError(f"{path} holds {member.name}, which is no file: refused")
@@ -81,23 +83,3 @@ def _inside(directory: Path, artifact: dict[str, Any]) -> Path:
     if relative.is_absolute() or ".." in relative.parts:
         raise RemoteError(f"the server names a file outside the job ({relative}): refused")
     return directory / relative
-
-
-class _Body:
-    """A body as the file that tarfile reads."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._left = blocks, b""
-
-    def read(self, n: int = -1) -> bytes:
-        while n < 0 or len(self._left) < n:
-            try:
-                block = next(self._blocks, None)
-            except httpx.HTTPError as error:
-                raise RemoteError(f"the archive broke off ({error}): ask again") from error
-            if block is None:
-                break
-            self._left += block
-        n = len(self._left) if n < 0 else n
-        taken, self._left = self._left[:n], self._left[n:]
-        return taken

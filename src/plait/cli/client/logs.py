@@ -57,7 +57,8 @@ def follow_log(server: Server, job: str, *, follow: bool, as_json: bool) -> int:
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
     """Server-sent events (WHATWG HTML, 9.2.6) of a body's lines; one that is cut off is none."""
-    id_, kind, data = "", "", []
+    id_, kind = "", ""
+    data: list[str] = []
     for line in lines:
         if not line:
             if data:

@@ -55,7 +55,7 @@ class Server:
     ) -> None:
         self._http.close()
 
-    def get(self, path: str, **params: str | int | None) -> Json:
+    def get(self, path: str, /, **params: str | int | None) -> Json:
         """A JSON object; parameters that are None are left out."""
         return self._json(self._send("GET", path, params=_given(params)))
 
@@ -71,13 +71,13 @@ class Server:
         """Set these fields: asked twice, the same."""
         return self._json(self._send("PATCH", path, json=body))
 
-    def delete(self, path: str, **params: str | int | None) -> None:
+    def delete(self, path: str, /, **params: str | int | None) -> None:
         """Delete."""
         self._send("DELETE", path, params=_given(params))
 
     @contextmanager
     def stream(
-        self, path: str, *, headers: Mapping[str, str] | None = None, **params: str | None
+        self, path: str, /, *, headers: Mapping[str, str] | None = None, **params: str | None
     ) -> Iterator[httpx.Response]:
         """The body as it comes, however long it takes to; RemoteError where it breaks off."""
         timeout = httpx.Timeout(None, connect=TIMEOUT.connect)
