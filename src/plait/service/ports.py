@@ -271,6 +271,7 @@ class House(Protocol):
 
     def offers(self) -> Sequence[ModelOffer]:
         """Base models served."""
+
     access: "Access"
     store: "Store"
     writer: "Calls"
