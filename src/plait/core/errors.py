@@ -136,3 +136,24 @@ class TooLarge(PlaitError):
 
     code = "too_large"
     http_status = 413
+
+
+class HeadTooLarge(PlaitError):
+    """A request's line and headers are larger than this server takes."""
+
+    code = "head_too_large"
+    http_status = 431
+
+
+class SlowBody(PlaitError):
+    """A body stopped coming."""
+
+    code = "slow_body"
+    http_status = 408
+
+
+class Unsupported(PlaitError):
+    """A body is encoded in a way that this server does not read."""
+
+    code = "unsupported"
+    http_status = 415

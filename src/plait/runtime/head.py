@@ -141,6 +141,19 @@ class Head:
         self.journal.event(run_id, kind, reason=reason)
         self._decide()
 
+    def let_go(self, run_id: RunId) -> bool:
+        """Free what an idle run holds here: its state on the worker, its published versions. It can
+        be entered again. False, and nothing done, while something of it is under way."""
+        facts = self.roster[run_id]
+        if self.queue.has(run_id) or self.samples.has(run_id) or facts.rollout is not None:
+            return False
+        for version in sorted(facts.published):
+            self.samples.drop_version(run_id, version)
+        self.queue.let_go(run_id)
+        self.roster.remove(run_id)
+        self.journal.event(run_id, "let_go")
+        return True
+
     def _refuse(self, run_id: RunId, error: PlaitError) -> None:
         """Answer everything that the run waits for with an error."""
         self.gate.refuse(run_id, error)

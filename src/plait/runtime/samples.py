@@ -129,6 +129,10 @@ class Samples:
             placed.setdefault(worker_id, []).append(op)
         return placed
 
+    def has(self, run_id: RunId) -> bool:
+        """True while a sample of the run is under way."""
+        return any(f.op.run_id == run_id for f in self._in_flight.values())
+
     def loads(self) -> dict[WorkerId, int]:
         """Samples under way on each worker, or on their way there."""
         loads = dict.fromkeys(self._workers, 0)

@@ -5,15 +5,22 @@ Ids on the wire are those of the Tinker API: session ``S``, model ``S:train:N``,
 ``S:sample:N``. A foreign id is an unknown id: NotFound either way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from plait.core.ids import TenantId
 from plait.core.runs import LoraSpec
 from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
 
+if TYPE_CHECKING:
+    from plait.jobs.launch import Launch
+    from plait.service.access import Access
+    from plait.store.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T", covariant=True)
 QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
 
@@ -247,6 +254,13 @@ class Models(Protocol):
         """The directory that a checkpoint lies in."""
 
 
+class Calls(Protocol):
+    """The store's thread."""
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The answer of ``function``, durable before it is here."""
+
+
 class House(Protocol):
     """Everything behind the doors."""
 
@@ -257,3 +271,11 @@ class House(Protocol):
 
     def offers(self) -> Sequence[ModelOffer]:
         """Base models served."""
+    access: "Access"
+    store: "Store"
+    writer: "Calls"
+    directory: Path
+    """Everything of this house lies under it."""
+
+    async def launch(self, base_model: str) -> "Launch":
+        """The running launch of a base model, started on first use; NotFound if it is not served."""
