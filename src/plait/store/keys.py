@@ -1,0 +1,126 @@
+"""Keys: what callers prove who they are with.
+
+Invariant: a key itself is never written, only its SHA-256 and as much of its beginning as tells a
+person which one it is. Keys are long and random (whoever makes them sees to that), so a plain hash
+cannot be searched. A revoked key stays as a row, and finds nothing.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import sqlalchemy as sa
+
+from plait.core.errors import NotFound, StoreError
+from plait.core.ids import TenantId
+from plait.store.database import Database
+from plait.store.schema import api_keys, tenants
+
+SHOWN = 8
+"""Characters of a key that are kept: ``tml-`` and four more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRow:
+    """One key, without the key."""
+
+    key_id: str
+    tenant_id: TenantId
+    prefix: str
+    label: str
+    admin: bool
+    created_at: float
+    revoked_at: float | None
+
+
+_COLUMNS = tuple(api_keys.c[name] for name in KeyRow.__slots__)
+
+
+class Keys:
+    """Repository of API keys."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(
+        self,
+        key_id: str,
+        key: str,
+        *,
+        tenant_id: TenantId,
+        label: str = "",
+        admin: bool = False,
+        now: float,
+    ) -> KeyRow:
+        """Let ``key`` speak for a tenant that exists; StoreError if the key or its id is taken."""
+        row = KeyRow(
+            key_id=key_id,
+            tenant_id=tenant_id,
+            prefix=key[:SHOWN],
+            label=label,
+            admin=admin,
+            created_at=now,
+            revoked_at=None,
+        )
+        digest = hashed(key)
+        with self._database.write() as connection:
+            taken = api_keys.select().where(
+                (api_keys.c.key_id == key_id) | (api_keys.c.sha256 == digest)
+            )
+            if connection.execute(taken).first() is not None:
+                raise StoreError("there is such a key already: make another one")
+            if (
+                connection.execute(tenants.select().where(tenants.c.tenant_id == tenant_id)).first()
+                is None
+            ):
+                raise NotFound(f"there is no tenant {tenant_id}: create it first")
+            connection.execute(
+                api_keys.insert().values(
+                    key_id=key_id,
+                    tenant_id=tenant_id,
+                    sha256=digest,
+                    prefix=row.prefix,
+                    label=label,
+                    admin=admin,
+                    created_at=now,
+                    revoked_at=None,
+                )
+            )
+        return row
+
+    def find(self, key: str) -> KeyRow | None:
+        """The row of a key that is good, or none: unknown, revoked, or of a disabled tenant."""
+        query = (
+            sa.select(*_COLUMNS)
+            .join(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
+            .where(
+                api_keys.c.sha256 == hashed(key),
+                api_keys.c.revoked_at.is_(None),
+                tenants.c.disabled.is_(False),
+            )
+        )
+        with self._database.read() as connection:
+            found = connection.execute(query).one_or_none()
+            return None if found is None else KeyRow(**found._mapping)
+
+    def list(self, *, tenant_id: TenantId | None = None) -> list[KeyRow]:
+        """All keys, or one tenant's, the revoked ones included, in order of creation."""
+        query = sa.select(*_COLUMNS).order_by(api_keys.c.created_at, api_keys.c.key_id)
+        if tenant_id is not None:
+            query = query.where(api_keys.c.tenant_id == tenant_id)
+        with self._database.read() as connection:
+            return [KeyRow(**found._mapping) for found in connection.execute(query)]
+
+    def revoke(self, key_id: str, *, now: float) -> None:
+        """From now on the key finds nothing; the first time counts. NotFound."""
+        with self._database.write() as connection:
+            key = api_keys.c.key_id == key_id
+            if connection.execute(api_keys.select().where(key)).one_or_none() is None:
+                raise NotFound(f"there is no key {key_id}: list the keys")
+            connection.execute(
+                api_keys.update().where(key, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
+            )
+
+
+def hashed(key: str) -> str:
+    """What is stored of a key."""
+    return sha256(key.encode(errors="surrogatepass")).hexdigest()
