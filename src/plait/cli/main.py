@@ -253,6 +253,72 @@ def sim(
 
 
 @app.command()
+def serve(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="State directory; made if it is not there.")
+    ] = Path("plait-service"),
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A base model to serve; may be repeated. Default: tiny."),
+    ] = None,
+    bind: Annotated[
+        str, typer.Option(help="HOST:PORT; beyond loopback only once there are keys.")
+    ] = "127.0.0.1:8787",
+    database: Annotated[
+        str | None,
+        typer.Option(help="URL of a PostgreSQL database; default: a file in --dir."),
+    ] = None,
+    policy: Policy = None,
+    cores: Cores = 0,
+    kv_blocks: KvBlocks = 0,
+    rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
+    lean: Lean = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
+    ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
+    ] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Jobs may bring rewards' code, run in a sandbox.")
+    ] = False,
+    engine: Annotated[str, typer.Option(hidden=True)] = "torch",
+) -> None:
+    """Serve training and sampling over HTTP: Tinker API, jobs, OpenAI API."""
+    with told():
+        from plait.cli.serve import serve_command
+        from plait.runtime.settings import Settings
+
+        asked = Settings(
+            engine=engine,
+            cores=cores,
+            kv_blocks=kv_blocks,
+            rollout_workers=rollout_workers,
+            training_workers=training_workers,
+            lean=lean,
+            device=device,
+            dtype=dtype,
+            deterministic=deterministic,
+            recompute=recompute,
+        )
+        raise SystemExit(
+            serve_command(
+                directory,
+                model or [],
+                bind=bind,
+                database=database,
+                policy=policy,
+                asked=asked,
+                allow_code=allow_code,
+            )
+        )
+
+
+@app.command()
 def models(format: FormatOption = Format.TABLE) -> None:
     """Base models that can be named."""
     with told():
