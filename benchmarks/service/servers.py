@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import re
 import secrets
 import signal
 import socket
@@ -71,8 +72,8 @@ class Start:
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def line(self) -> dict[str, Any]:
-        """The first line that is JSON; RuntimeError if there is none in time."""
+    def until(self, pattern: str) -> str:
+        """What the first line that has it says; RuntimeError if there is none in time."""
         deadline = time.monotonic() + START_S
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -81,8 +82,8 @@ class Start:
                 break
             if text is None:
                 break
-            if text.startswith("{"):
-                return dict(json.loads(text))
+            if found := re.search(pattern, text):
+                return found[1]
         raise RuntimeError(f"the server did not come up: {self.said()}")
 
     def said(self) -> str:
@@ -153,18 +154,19 @@ def serving(
     start = Start(
         [
             *(*PLAIT, "serve", "--dir", str(place), "--model", model_dir),
-            *("--bind", f"127.0.0.1:{port}", "--cores", str(cores), "--format", "json", *options),
+            *("--bind", f"127.0.0.1:{port}", "--cores", str(cores), *options),
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         log=place.with_name(place.name + ".log"),
     )
     try:
-        line = start.line()
-        until_healthy(line["url"], start)
+        url = start.until(r" on (http://\S+)")
+        key = key or start.until(r"key \(shown once\): (\S+)")
+        until_healthy(url, start)
         yield (
             Served(
-                url=line["url"],
-                key=line.get("key") or key,
+                url=url,
+                key=key,
                 model=model_dir,
                 pid=start.process.pid,
                 directory=place,
