@@ -145,9 +145,7 @@ class Access:
         rows = (row for row in self._keys.values() if row.tenant_id == tenant_id)
         return sorted(rows, key=lambda row: (row.created_at, row.key_id))
 
-    async def issue(
-        self, tenant_id: TenantId, *, label: str = "", admin: bool = False
-    ) -> Issued:
+    async def issue(self, tenant_id: TenantId, *, label: str = "", admin: bool = False) -> Issued:
         """A new key of a tenant."""
         self.tenant(tenant_id)
         if len(self.keys(tenant_id)) >= MAX_KEYS:

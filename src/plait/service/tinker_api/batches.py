@@ -1,14 +1,15 @@
 """Batches: data for forward and backward passes, from protobuf (or the older JSON) and back.
 
-Every position is scored: a client gets one log-prob for each of its targets, and weighs them itself.
-So the trainer's own comparison with the sampler would count prompt tokens, whose ``logprobs`` are
-padding; it is made again here over the tokens that were sampled. Log-probs of exactly 0 are padding.
+Every position is scored: a client gets one log-prob for each of its targets, and weighs them. So
+the trainer's own comparison with the sampler would count prompt tokens, whose ``logprobs`` are
+padding, which is exactly 0; it is made again here over the tokens that were sampled.
 
 Provenance spans say which tokens were sampled; only ``stable_reinforce``, whose penalty would bear
 on prompt tokens too, reads them.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,9 @@ def _tokens(i: int, chunks: Sequence[Any]) -> Array:
     for chunk in chunks:
         kind = chunk.WhichOneof("chunk")
         if kind != "encoded_text":
-            raise RequestError(f"datum {i} has a chunk of {kind}: this server takes text tokens only")
+            raise RequestError(
+                f"datum {i} has a chunk of {kind}: this server takes text tokens only"
+            )
         if len(chunk.encoded_text.tokens) % 4:
             raise RequestError(f"datum {i}: its tokens are not whole int32")
         parts.append(np.frombuffer(chunk.encoded_text.tokens, dtype="<i4"))
@@ -196,7 +199,9 @@ def from_json(told: Mapping[str, Any], *, forward_only: bool) -> bytes:
 def _datum_from_json(message: Any, i: int, told: Mapping[str, Any]) -> None:
     for chunk in told["model_input"]["chunks"]:
         if (kind := chunk.get("type", "encoded_text")) != "encoded_text":
-            raise RequestError(f"datum {i} has a chunk of {kind}: this server takes text tokens only")
+            raise RequestError(
+                f"datum {i} has a chunk of {kind}: this server takes text tokens only"
+            )
         tokens = np.asarray(chunk["tokens"], dtype="<i4").tobytes()
         message.model_input.add().encoded_text.tokens = tokens
     for name, tensor in told["loss_fn_inputs"].items():
@@ -210,7 +215,7 @@ def as_json(body: bytes) -> dict[str, Any]:
     for record in out.loss_fn_outputs:
         for name, field in record.fields.items():
             offsets = np.frombuffer(field.offsets, dtype="<i8")
-            for start, end in zip(offsets[:-1], offsets[1:], strict=True):
+            for start, end in pairwise(offsets):
                 values = np.frombuffer(field.data[start:end], dtype="<f4")
                 shape = [-1, *field.trailing_shape]
                 told = {
