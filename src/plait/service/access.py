@@ -192,6 +192,13 @@ class Access:
             await self.put_tenant(LOCAL_TENANT, name="local")
         return (await self.issue(LOCAL_TENANT, label="local", admin=True)).key
 
+    def owner(self, key_id: str, who: Who) -> TenantId:
+        """The tenant of a key that the caller may see: its own, any for an operator; NotFound."""
+        row = self._keys.get(key_id)
+        if row is None or (row.tenant_id != who.tenant_id and not who.admin):
+            raise NotFound(f"there is no key {key_id}")
+        return row.tenant_id
+
     def _own(self, tenant_id: TenantId, key_id: str) -> KeyRow:
         row = self._keys.get(key_id)
         if row is None or row.tenant_id != tenant_id:

@@ -283,3 +283,9 @@ class House(Protocol):
 
     async def launch(self, base_model: str) -> "Launch":
         """The running launch of a base model, started on first use; NotFound if it is not served."""
+
+    def launched(self, base_model: str) -> "Launch | None":
+        """Its launch if that runs."""
+
+    def place(self, base_model: str) -> Path:
+        """The directory of its launch, whether that runs or not."""
