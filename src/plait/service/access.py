@@ -1,8 +1,8 @@
 """Access: tenants, their keys and their limits, as the running service knows them.
 
 The store is the truth; all of it is held in memory, for this process is its only writer and every
-request asks. Invariants: a key is shown once, when it is made, and kept as a hash; a revoked key, or
-one of a disabled tenant, opens nothing from that moment on (a rotated one: from the end of its
+request asks. Invariants: a key is shown once, when it is made, and kept as a hash; a revoked key,
+or one of a disabled tenant, opens nothing from that moment on (a rotated one: from the end of its
 grace); what is written is in the store before it has an effect.
 """
 
@@ -145,9 +145,7 @@ class Access:
         rows = (row for row in self._keys.values() if row.tenant_id == tenant_id)
         return sorted(rows, key=lambda row: (row.created_at, row.key_id))
 
-    async def issue(
-        self, tenant_id: TenantId, *, label: str = "", admin: bool = False
-    ) -> Issued:
+    async def issue(self, tenant_id: TenantId, *, label: str = "", admin: bool = False) -> Issued:
         """A new key of a tenant."""
         self.tenant(tenant_id)
         if len(self.keys(tenant_id)) >= MAX_KEYS:

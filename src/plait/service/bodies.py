@@ -1,9 +1,10 @@
 """Bodies: bytes from outside, unpacked and looked at before a handler sees them.
 
-Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds), and
-what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no ``1e999``),
-text that can be written (no lone surrogates, no zero characters), no bottomless nesting. What a
-handler reads of a JSON body is therefore always something that the store and an answer can hold.
+Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds),
+and what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no
+``1e999``), text that can be written (no lone surrogates, no zero characters), no bottomless
+nesting. What a handler reads of a JSON body is always something that the store and an answer can
+hold.
 """
 
 import json
@@ -76,9 +77,7 @@ def check_json(body: bytes) -> None:
     if _SUSPECT.search(body) is None and _depth(body) <= MAX_DEPTH:
         return
     try:
-        value = json.loads(
-            body, parse_constant=_constant, parse_float=_float, parse_int=_int
-        )
+        value = json.loads(body, parse_constant=_constant, parse_float=_float, parse_int=_int)
         _walk(value, 0)
     except RecursionError:
         raise RequestError(f"the JSON is nested deeper than {MAX_DEPTH}") from None
