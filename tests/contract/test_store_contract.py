@@ -87,7 +87,7 @@ def test_unknown_run_is_named(store: Store) -> None:
         lambda: store.runs.get(ghost),
         lambda: store.runs.set_status(ghost, RunStatus.DONE, now=1.0),
         lambda: store.mutations.accept(ghost, 1, "create", now=1.0),
-        lambda: store.usage.add(ghost, Used(kind="sample", device_s=1.0, tokens=1)),
+        lambda: store.usage.add(ghost, Used(kind="sample", device_s=1.0, tokens=1), now=1.0),
     ):
         with pytest.raises(StoreError, match="no run ghost"):
             call()
@@ -260,9 +260,9 @@ def test_checkpoints_are_replaced_unless_pinned(store: Store) -> None:
 
 
 def test_usage_adds_up_per_run_and_tenant(store: Store) -> None:
-    store.usage.add(RUN, Used(kind="sample", device_s=1.0, tokens=10))
-    store.usage.add(RUN, Used(kind="sample", device_s=0.5, tokens=5))
-    store.usage.add(OTHER, Used(kind="sample", device_s=2.0, tokens=1))
+    store.usage.add(RUN, Used(kind="sample", device_s=1.0, tokens=10), now=1.0)
+    store.usage.add(RUN, Used(kind="sample", device_s=0.5, tokens=5), now=1.0)
+    store.usage.add(OTHER, Used(kind="sample", device_s=2.0, tokens=1), now=1.0)
     assert [(u.device_s, u.tokens) for u in store.usage.of_run(RUN)] == [(1.5, 15)]
     assert sum(u.tokens for u in store.usage.of_tenant(LOCAL_TENANT)) == 16
 

@@ -18,6 +18,7 @@ from plait.core.ids import LOCAL_TENANT, RunId
 from plait.store.database import Database, sqlite_url
 from plait.store.schema import metadata
 from plait.store.store import Store
+from plait.store.tenants import ensure_tenant
 
 RUN = RunId("r")
 
@@ -49,7 +50,7 @@ def test_a_commit_is_on_the_disk_and_wal_is_on(tmp_path: Path) -> None:
 def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
     with Store.at(tmp_path / "s.db") as store:
         with suppress(ZeroDivisionError), store.database.write() as connection:
-            connection.execute(sa.text("INSERT INTO tenants VALUES ('a', 1.0)"))
+            ensure_tenant(connection, LOCAL_TENANT, 1.0)
             raise ZeroDivisionError
         with store.database.read() as connection:
             assert connection.execute(sa.text("SELECT count(*) FROM tenants")).scalar_one() == 0
@@ -105,6 +106,7 @@ FILL = """
 import sys
 from plait.core.errors import StoreError
 from plait.store.store import Store
+from plait.store.tenants import ensure_tenant
 
 with Store(sys.argv[1]) as store:
     store.runs.create("r", tenant_id="local", name="r", spec={}, now=1.0)

@@ -43,9 +43,10 @@ class Retention:
                 version=version,
                 path=str(self._dirs.path(version).relative_to(self._launch_dir)),
                 kind="training",
+                automatic=True,
                 now=now,
             )
-        rows = repository.list(self._run_id)
+        rows = [row for row in repository.list(self._run_id) if row.automatic]
         loose = [row for row in rows if not row.pinned]
         for row in loose[: -self._keep_last]:
             repository.delete(self._run_id, row.name)

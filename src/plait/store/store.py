@@ -14,8 +14,15 @@ from typing import ParamSpec, Self, TypeVar
 from plait.core.errors import CLOSED, StoreError
 from plait.store.checkpoints import Checkpoints
 from plait.store.database import Database, sqlite_url
+from plait.store.events import Events
+from plait.store.jobs import Jobs
+from plait.store.keys import Keys
 from plait.store.mutations import Mutations
+from plait.store.requests import Requests
 from plait.store.runs import Runs
+from plait.store.samplers import Samplers
+from plait.store.sessions import Sessions
+from plait.store.tenants import Tenants
 from plait.store.usage import Usage
 
 P = ParamSpec("P")
@@ -28,10 +35,17 @@ class Store:
     def __init__(self, url: str) -> None:
         """Open (create, migrate) the database at ``url``; StoreError says what to do."""
         self.database = Database(url)
+        self.tenants = Tenants(self.database)
+        self.keys = Keys(self.database)
+        self.sessions = Sessions(self.database)
+        self.requests = Requests(self.database)
+        self.samplers = Samplers(self.database)
+        self.jobs = Jobs(self.database)
         self.runs = Runs(self.database)
         self.mutations = Mutations(self.database)
         self.checkpoints = Checkpoints(self.database)
         self.usage = Usage(self.database)
+        self.events = Events(self.database)
 
     @classmethod
     def at(cls, path: str | Path) -> Self:

@@ -1,0 +1,21 @@
+"""Text: free text that every database can hold.
+
+PostgreSQL refuses NUL in text and UTF-8 lacks lone surrogates; both arrive in what clients say and
+in the errors that quote them. They are escaped on the way in, and stay so.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from plait.core.text import writable
+
+
+class Text(sa.TypeDecorator[str]):
+    """A string column for what people and programs say."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """What is written instead of ``value``."""
+        return None if value is None else writable(value).replace("\0", "\\0")
