@@ -135,7 +135,7 @@ class Page(Generic[T]):
 
 
 class Requests(Protocol):
-    """Numbered requests of models (durable), samples (re-executable), and what became of them."""
+    """Numbered requests of models (durable) and samplers (re-executable), and what became of them."""
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -179,7 +179,7 @@ class Clients(Protocol):
     """Client sessions and their samplers."""
 
     async def open_session(self, who: Who, told: Mapping[str, Any]) -> str:
-        """A new session's id; ``told``: tags, user_metadata, sdk_version, project_id, its name."""
+        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id, display_name."""
 
     async def heartbeat(self, who: Who, session_id: str) -> None:
         """It is alive; SessionEnded if it was finished."""
@@ -264,22 +264,36 @@ class Calls(Protocol):
 class House(Protocol):
     """Everything behind the doors."""
 
-    codec: Codec
-    requests: Requests
-    clients: Clients
-    models: Models
+    @property
+    def codec(self) -> Codec: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    @property
+    def models(self) -> Models: ...
+
+    @property
+    def access(self) -> "Access": ...
+
+    @property
+    def store(self) -> "Store": ...
+
+    @property
+    def writer(self) -> "Calls": ...
+
+    @property
+    def directory(self) -> Path:
+        """Everything of this house lies under it."""
 
     def offers(self) -> Sequence[ModelOffer]:
         """Base models served."""
 
-    access: "Access"
-    store: "Store"
-    writer: "Calls"
-    directory: Path
-    """Everything of this house lies under it."""
-
     async def launch(self, base_model: str) -> "Launch":
-        """The launch of a base model, started on first use; NotFound if it is not served."""
+        """The running launch of a base model, started on first use; NotFound if it is none."""
 
     def launched(self, base_model: str) -> "Launch | None":
         """Its launch if that runs."""

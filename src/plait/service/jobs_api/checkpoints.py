@@ -10,10 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.views import CheckpointsView, CheckpointView, Limit, Offset, iso
-from plait.service import paths
 from plait.service.ports import CheckpointInfo, House
 
 PART = 2**20
@@ -34,7 +34,9 @@ def router(house: House) -> APIRouter:
     ) -> CheckpointsView:
         """The caller's checkpoints, or one model's, newest first."""
         found = await house.models.checkpoints(who, model_id=run, limit=limit, offset=offset)
-        return CheckpointsView(checkpoints=[_view(info) for info in found.items], total=found.total)
+        return CheckpointsView(
+            checkpoints=[_view(info) for info in found.items], total=found.total
+        )
 
     @api.delete("", status_code=204)
     async def delete(path: CheckpointPath, who: Caller) -> Response:
