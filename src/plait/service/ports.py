@@ -123,6 +123,7 @@ class SessionInfo:
     user_metadata: Mapping[str, Any]
     display_name: str = ""
     project_id: str = ""
+    n_checkpoints: int = 0
     ended: str = ""
 
 
@@ -135,7 +136,8 @@ class Page(Generic[T]):
 
 
 class Requests(Protocol):
-    """Numbered requests of models (durable), samples (re-executable), and what became of them."""
+    """Numbered requests of models (durable), those of samplers (re-executable), and what became
+    of them."""
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -179,7 +181,8 @@ class Clients(Protocol):
     """Client sessions and their samplers."""
 
     async def open_session(self, who: Who, told: Mapping[str, Any]) -> str:
-        """A new session's id; ``told``: tags, user_metadata, sdk_version, project_id, its name."""
+        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id and
+        display_name."""
 
     async def heartbeat(self, who: Who, session_id: str) -> None:
         """It is alive; SessionEnded if it was finished."""
