@@ -10,10 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.views import CheckpointsView, CheckpointView, Limit, Offset, iso
-from plait.service.names import CheckpointName
 from plait.service.ports import CheckpointInfo, House
 
 PART = 2**20
@@ -63,7 +63,7 @@ def router(house: House) -> APIRouter:
 
 
 def _view(info: CheckpointInfo) -> CheckpointView:
-    name = CheckpointName(model_id=info.model_id, kind=info.kind, name=info.name)
+    name = paths.Path(model_id=info.model_id, kind=info.kind, name=info.name)
     return CheckpointView(
         path=str(name),
         kind=info.kind.value,
