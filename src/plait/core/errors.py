@@ -157,3 +157,14 @@ class Unsupported(PlaitError):
 
     code = "unsupported"
     http_status = 415
+
+
+class RemoteError(PlaitError):
+    """A server refused what a client of it asked, or could not be reached."""
+
+    code = "remote"
+    http_status = 502
+
+    def __init__(self, message: str, *, http_status: int = 502) -> None:
+        super().__init__(message)
+        self.http_status = http_status

@@ -31,7 +31,8 @@ from plait.runtime.settings import Settings
 from plait.store.files import VersionDirs
 from plait.store.lock import LaunchLock
 from plait.store.rows import Json, RunRow, RunStatus
-from plait.store.store import Store, Writer
+from plait.store.store import Store
+from plait.store.writer import GroupWriter
 
 _STATUS = {
     Stage.DONE: RunStatus.DONE,
@@ -45,7 +46,7 @@ class Shared:
     """A store that several sessions write to, by one writer."""
 
     store: Store
-    writer: Writer
+    writer: GroupWriter
 
 
 class Session:
@@ -62,8 +63,8 @@ class Session:
         locked: bool = False,
         shared: Shared | None = None,
     ) -> None:
-        """``locked``: the caller holds the directory's lock already. ``shared``: the store of others
-        too, else there is one of its own in the directory."""
+        """``locked``: the caller holds the directory's lock already. ``shared``: the store of
+        others too, else there is one of its own in the directory."""
         self.directory, self.model, self.sharing = directory.resolve(), model, sharing
         self._settings, self._journal, self._locked = settings, journal, locked
         self._shared = shared
@@ -79,7 +80,7 @@ class Session:
             if self._shared is None:
                 self.store = stack.enter_context(Store.at(self.directory / "store.db"))
                 self._check_store()
-                self._writer = Writer()
+                self._writer = GroupWriter(self.store.database)
                 stack.callback(self._writer.close)
             else:
                 self.store, self._writer = self._shared.store, self._shared.writer
@@ -140,7 +141,7 @@ class Session:
         stored: Json = {"base_model": spec.base_model, "lora": _plain(asdict(spec.lora))}
         if about is not None:
             stored["about"] = about
-        row = await self._writer.call(
+        row = await self._writer.write(
             self.store.runs.create,
             run_id,
             tenant_id=tenant_id,
@@ -193,7 +194,7 @@ class Session:
         """Record how a run ended; its state stays on disk."""
         run_id = RunId(name)
         self.head.end(run_id, stage, reason)
-        await self._writer.call(
+        await self._writer.write(
             self.store.runs.set_status,
             run_id,
             _STATUS[stage],
@@ -229,14 +230,14 @@ class Session:
         """Bring a run to its last committed version, whatever happened to it before."""
         run_id, dirs = row.run_id, VersionDirs(versions_dir)
         mutations = self.store.mutations
-        rows = await self._writer.call(mutations.versions, run_id)
-        await self._writer.call(dirs.check_rows, rows[-1].version if rows else -1)
+        rows = await self._writer.write(mutations.versions, run_id)
+        await asyncio.to_thread(dirs.check_rows, rows[-1].version if rows else -1)
         if row.status.ended:
-            await self._writer.call(
+            await self._writer.write(
                 self.store.runs.set_status, run_id, RunStatus.ACTIVE, now=self.head.wall()
             )
-        await self._writer.call(mutations.rewind, run_id)
-        swept = await self._writer.call(dirs.sweep, [r.version for r in rows])
+        await self._writer.write(mutations.rewind, run_id)
+        swept = await asyncio.to_thread(dirs.sweep, [r.version for r in rows])
         if not rows:
             await client.create()
             return

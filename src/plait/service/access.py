@@ -145,9 +145,7 @@ class Access:
         rows = (row for row in self._keys.values() if row.tenant_id == tenant_id)
         return sorted(rows, key=lambda row: (row.created_at, row.key_id))
 
-    async def issue(
-        self, tenant_id: TenantId, *, label: str = "", admin: bool = False
-    ) -> Issued:
+    async def issue(self, tenant_id: TenantId, *, label: str = "", admin: bool = False) -> Issued:
         """A new key of a tenant."""
         self.tenant(tenant_id)
         if len(self.keys(tenant_id)) >= MAX_KEYS:
@@ -193,6 +191,13 @@ class Access:
         if LOCAL_TENANT not in self._tenants or self._tenants[LOCAL_TENANT].disabled:
             await self.put_tenant(LOCAL_TENANT, name="local")
         return (await self.issue(LOCAL_TENANT, label="local", admin=True)).key
+
+    def owner(self, key_id: str, who: Who) -> TenantId:
+        """The tenant of a key that the caller may see: its own, any for an operator; NotFound."""
+        row = self._keys.get(key_id)
+        if row is None or (row.tenant_id != who.tenant_id and not who.admin):
+            raise NotFound(f"there is no key {key_id}")
+        return row.tenant_id
 
     def _own(self, tenant_id: TenantId, key_id: str) -> KeyRow:
         row = self._keys.get(key_id)

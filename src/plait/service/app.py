@@ -4,7 +4,8 @@ A door is a package with ``router(house) -> APIRouter``. What belongs to the app
 health, the OpenAPI document, the errors' shape, and the jobs that run as long as the app does.
 """
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -16,10 +17,11 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp
 
 from plait.service import errors, jobs_api
+from plait.service.jobs_api.desk import Desk
 from plait.service.middleware import Edge
 from plait.service.ports import House
 
-DOORS = ("jobs_api", "openai_api", "tinker_api")
+DOORS = ("openai_api", "tinker_api")
 DESCRIPTION = (
     "Many RL post-training jobs on the accelerators you already have: the Tinker API under "
     "`/api/v1`, jobs and accounts under `/v1`, and an OpenAI-compatible API under `/v1`."
@@ -32,12 +34,18 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-def create_app(house: House) -> ASGIApp:
-    """The app that serves a house, which must be open while the app runs."""
+def create_app(
+    house: House, *, allow_code: bool = False, wall: Callable[[], float] = time.time
+) -> ASGIApp:
+    """The app that serves a house, which must be open while the app runs.
+
+    ``allow_code``: jobs may bring reward functions of their own, which run in a sandbox.
+    """
+    desk = Desk(house, allow_code=allow_code, wall=wall)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with jobs_api.open_desk(house):
+        async with desk:
             yield
 
     app = FastAPI(
@@ -56,6 +64,7 @@ def create_app(house: House) -> ASGIApp:
         """The process answers."""
         return Health()
 
+    app.include_router(jobs_api.router(house, desk))
     for name in DOORS:
         if find_spec(f"plait.service.{name}") is not None:
             app.include_router(import_module(f"plait.service.{name}").router(house))

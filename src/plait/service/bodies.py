@@ -76,9 +76,7 @@ def check_json(body: bytes) -> None:
     if _SUSPECT.search(body) is None and _depth(body) <= MAX_DEPTH:
         return
     try:
-        value = json.loads(
-            body, parse_constant=_constant, parse_float=_float, parse_int=_int
-        )
+        value = json.loads(body, parse_constant=_constant, parse_float=_float, parse_int=_int)
         _walk(value, 0)
     except RecursionError:
         raise RequestError(f"the JSON is nested deeper than {MAX_DEPTH}") from None

@@ -92,9 +92,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> JSONResponse:
         number = secrets.token_hex(4)
-        log.error(
-            "error %s in %s %s", number, request.method, request.url.path, exc_info=error
-        )
+        log.error("error %s in %s %s", number, request.method, request.url.path, exc_info=error)
         return answer(500, f"internal error {number}: the server's log has the rest", "error")
 
 

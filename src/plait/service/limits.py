@@ -96,6 +96,7 @@ class _Account:
     tokens: Bucket | None
     n_open: int = 0
     body_bytes: int = 0
+    n_runs: int = 0
     device_s: float = 0.0
 
 
@@ -118,6 +119,7 @@ class Limits:
             tokens=None if tokens is None else Bucket(tokens / MINUTE_S, tokens, now),
             n_open=old.n_open if old else 0,
             body_bytes=old.body_bytes if old else 0,
+            n_runs=old.n_runs if old else 0,
             device_s=old.device_s if old else device_s,
         )
 
@@ -194,16 +196,21 @@ class Limits:
         if account.tokens is not None:
             account.tokens.spend(tokens, self.now())
 
-    def check_runs(self, tenant_id: TenantId, n_alive: int) -> Hold | None:
-        """Why one more run must wait beside ``n_alive``, if it must."""
-        account = self._accounts.get(tenant_id)
-        most = account.limits.runs if account is not None else None
-        if most is None or n_alive < most:
-            return None
-        return Hold(
-            reason=f"{n_alive} of {most} runs are alive: one of them must end first",
-            retry_after_s=BUSY_RETRY_S,
-        )
+    def take_run(self, tenant_id: TenantId) -> Hold | None:
+        """Count one more run (a model, a job) as alive; or why it must wait."""
+        account = self._accounts[tenant_id]
+        most = account.limits.runs
+        if most is not None and account.n_runs >= most:
+            return Hold(
+                reason=f"{account.n_runs} of {most} runs are alive: one of them must end first",
+                retry_after_s=BUSY_RETRY_S,
+            )
+        account.n_runs += 1
+        return None
+
+    def give_run(self, tenant_id: TenantId) -> None:
+        """A run that was counted has ended, or was let go."""
+        self._accounts[tenant_id].n_runs -= 1
 
     def check_storage(self, tenant_id: TenantId, n_bytes: int) -> None:
         """Limited if a tenant that stores ``n_bytes`` may not store more."""
@@ -220,6 +227,7 @@ class Limits:
         account = self._accounts[tenant_id]
         return {
             "open_requests": account.n_open,
+            "runs": account.n_runs,
             "body_bytes": account.body_bytes,
             "device_s": account.device_s,
         }

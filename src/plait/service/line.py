@@ -51,11 +51,11 @@ class Down(Exception):
 class Hands(Protocol):
     """What carries out the work of one model."""
 
-    async def begin(self) -> tuple[int, Ready | None]:
+    async def begin(self) -> tuple[int, Callable[[Work], bytes] | None]:
         """Bring the model to its last committed state. The number of the request that committed it
-        (-1: there is no model yet) and the answer to that, if it is one that commits. Down."""
+        (-1: none did) and what tells its answer again. Down."""
 
-    def open_to(self, entry: Entry, work: Work) -> Awaitable[bytes]:
+    def carry(self, entry: Entry, work: Work) -> Awaitable[bytes]:
         """Carry out; the answer's body. Down, or a PlaitError that ends the request."""
 
     def idle(self) -> bool:
@@ -122,6 +122,10 @@ class Line:
                 self._begin_reading(entry)
             self._put(seq)
         return request_id(self.owner.model_id, seq)
+
+    def has(self, seq: int) -> bool:
+        """True if there was a request of that number."""
+        return seq in self._entries
 
     async def skip(self, seq: int, reason: str) -> None:
         """Use up a number."""
@@ -218,13 +222,14 @@ class Line:
 
     async def _serve(self) -> None:
         """Carry out requests from the last committed one on, until there are none for long."""
-        last, answer = await self._hands.begin()
+        last, told_again = await self._hands.begin()
         self._hold, self._lost = "", ""
         for entry in [e for e in self._entries.values() if e.seq <= last and not e.ended]:
-            if entry.seq == last and answer is not None:
-                await self._end(entry, answer)
-            elif entry.seq > 0:
-                await self._end(entry, Failed(error="it was lost with its worker", category="server"))
+            if entry.seq == last and told_again is not None:
+                body = told_again(await self._read(entry))
+                await self._end(entry, Ready(kind=entry.kind, body=body))
+            else:  # it ended before that was committed, or was nothing that can be ended so
+                await self._end(entry, Failed(error="its answer was lost", category="server"))
         behind = [seq for seq in self._entries if seq > last]
         self._order.rewind(last + 1 if last >= 0 else 0, behind, self._clock())
         while (seq := await self._due()) is not None:
@@ -301,7 +306,7 @@ class Line:
         try:
             if isinstance(work, Step) and (why := self._spoilt(entry)):
                 raise EngineError(why)
-            body = await self._hands.open_to(entry, work)
+            body = await self._hands.carry(entry, work)
         except Down:
             raise
         except Exception as error:
@@ -339,7 +344,7 @@ class Line:
         before = {s: t for s, t in self._open.items() if s < step.seq}
         if before:
             await asyncio.wait(before.values())
-        if why := self._spoilt(step):
+        if step.kind is Kind.OPTIM_STEP and (why := self._spoilt(step)):
             raise EngineError(why)
 
     async def _settle(self) -> None:
@@ -359,9 +364,7 @@ class Line:
     async def _fail(self, entry: Entry, error: Exception) -> None:
         if isinstance(error, PlaitError):
             mine = error.http_status < 500
-            await self._end(
-                entry, Failed(error=str(error), category="user" if mine else "server")
-            )
+            await self._end(entry, Failed(error=str(error), category="user" if mine else "server"))
             return
         log_.error("request %s of %s", entry.seq, self.owner.model_id, exc_info=error)
         text = f"a fault of the server ({type(error).__name__}): its log says more"

@@ -9,8 +9,9 @@ been due, or was given up, is used: coming again it is an old one.
 import heapq
 
 GAP_S = 60.0
-"""``forward_backward_custom`` of the Tinker SDK takes two numbers for each chunk and never uses them
-if the user's loss raises; a chunk under way takes less than its HTTP timeout, which is this."""
+"""``forward_backward_custom`` of the Tinker SDK takes two numbers for each chunk and never uses
+them if the user's loss raises; a chunk under way takes less than its HTTP timeout, which is this.
+"""
 
 
 class Order:

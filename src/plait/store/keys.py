@@ -8,15 +8,14 @@ cannot be searched. A revoked key stays as a row, and finds nothing.
 from dataclasses import dataclass
 from hashlib import sha256
 
-import sqlalchemy as sa
-
 from plait.core.errors import NotFound, StoreError
 from plait.core.ids import TenantId
 from plait.store.database import Database
 from plait.store.schema import api_keys, tenants
+from plait.store.tenants import find_tenant
 
-SHOWN = 8
-"""Characters of a key that are kept: ``tml-`` and four more."""
+SHOWN = 12
+"""Characters of a key that are kept: ``tml-`` and eight more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +24,12 @@ class KeyRow:
 
     key_id: str
     tenant_id: TenantId
+    sha256: str
     prefix: str
     label: str
     admin: bool
     created_at: float
     revoked_at: float | None
-
-
-_COLUMNS = tuple(api_keys.c[name] for name in KeyRow.__slots__)
 
 
 class Keys:
@@ -55,46 +52,31 @@ class Keys:
         row = KeyRow(
             key_id=key_id,
             tenant_id=tenant_id,
+            sha256=hashed(key),
             prefix=key[:SHOWN],
             label=label,
             admin=admin,
             created_at=now,
             revoked_at=None,
         )
-        digest = hashed(key)
+        taken = (api_keys.c.key_id == key_id) | (api_keys.c.sha256 == row.sha256)
         with self._database.write() as connection:
-            taken = api_keys.select().where(
-                (api_keys.c.key_id == key_id) | (api_keys.c.sha256 == digest)
-            )
-            if connection.execute(taken).first() is not None:
+            if connection.execute(api_keys.select().where(taken)).first() is not None:
                 raise StoreError("there is such a key already: make another one")
-            if (
-                connection.execute(tenants.select().where(tenants.c.tenant_id == tenant_id)).first()
-                is None
-            ):
+            if find_tenant(connection, tenant_id) is None:
                 raise NotFound(f"there is no tenant {tenant_id}: create it first")
-            connection.execute(
-                api_keys.insert().values(
-                    key_id=key_id,
-                    tenant_id=tenant_id,
-                    sha256=digest,
-                    prefix=row.prefix,
-                    label=label,
-                    admin=admin,
-                    created_at=now,
-                    revoked_at=None,
-                )
-            )
+            values = {name: getattr(row, name) for name in KeyRow.__slots__}
+            connection.execute(api_keys.insert().values(**values))
         return row
 
-    def find(self, key: str) -> KeyRow | None:
+    def find(self, key: str, *, now: float) -> KeyRow | None:
         """The row of a key that is good, or none: unknown, revoked, or of a disabled tenant."""
         query = (
-            sa.select(*_COLUMNS)
+            api_keys.select()
             .join(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
             .where(
                 api_keys.c.sha256 == hashed(key),
-                api_keys.c.revoked_at.is_(None),
+                api_keys.c.revoked_at.is_(None) | (api_keys.c.revoked_at > now),
                 tenants.c.disabled.is_(False),
             )
         )
@@ -104,21 +86,21 @@ class Keys:
 
     def list(self, *, tenant_id: TenantId | None = None) -> list[KeyRow]:
         """All keys, or one tenant's, the revoked ones included, in order of creation."""
-        query = sa.select(*_COLUMNS).order_by(api_keys.c.created_at, api_keys.c.key_id)
+        query = api_keys.select().order_by(api_keys.c.created_at, api_keys.c.key_id)
         if tenant_id is not None:
             query = query.where(api_keys.c.tenant_id == tenant_id)
         with self._database.read() as connection:
             return [KeyRow(**found._mapping) for found in connection.execute(query)]
 
     def revoke(self, key_id: str, *, now: float) -> None:
-        """From now on the key finds nothing; the first time counts. NotFound."""
+        """From a time on (in a rotation it lies ahead) the key finds nothing; the earliest that was
+        given counts. NotFound."""
+        key = api_keys.c.key_id == key_id
+        later = api_keys.c.revoked_at.is_(None) | (api_keys.c.revoked_at > now)
         with self._database.write() as connection:
-            key = api_keys.c.key_id == key_id
             if connection.execute(api_keys.select().where(key)).one_or_none() is None:
                 raise NotFound(f"there is no key {key_id}: list the keys")
-            connection.execute(
-                api_keys.update().where(key, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
-            )
+            connection.execute(api_keys.update().where(key, later).values(revoked_at=now))
 
 
 def hashed(key: str) -> str:

@@ -47,7 +47,7 @@ class Tenants:
     ) -> TenantRow:
         """A new tenant; StoreError if the id is taken."""
         with self._database.write() as connection:
-            if _find(connection, tenant_id) is not None:
+            if find_tenant(connection, tenant_id) is not None:
                 raise StoreError(f"there is a tenant {tenant_id} already: choose another id")
             row = TenantRow(
                 tenant_id=tenant_id,
@@ -95,7 +95,7 @@ class Tenants:
     def find(self, tenant_id: TenantId) -> TenantRow | None:
         """One tenant, or none."""
         with self._database.read() as connection:
-            return _find(connection, tenant_id)
+            return find_tenant(connection, tenant_id)
 
     def get(self, tenant_id: TenantId) -> TenantRow:
         """One tenant; NotFound."""
@@ -111,7 +111,7 @@ class Tenants:
 
 def ensure_tenant(connection: Connection, tenant_id: TenantId, now: float) -> TenantRow:
     """Make the tenant unless it exists, inside a transaction that is open already."""
-    row = _find(connection, tenant_id)
+    row = find_tenant(connection, tenant_id)
     if row is None:
         row = TenantRow(
             tenant_id=tenant_id,
@@ -140,7 +140,8 @@ def _insert(connection: Connection, row: TenantRow) -> None:
     )
 
 
-def _find(connection: Connection, tenant_id: TenantId) -> TenantRow | None:
+def find_tenant(connection: Connection, tenant_id: TenantId) -> TenantRow | None:
+    """One tenant, inside a transaction that is open already."""
     found = connection.execute(
         tenants.select().where(tenants.c.tenant_id == tenant_id)
     ).one_or_none()
@@ -148,7 +149,7 @@ def _find(connection: Connection, tenant_id: TenantId) -> TenantRow | None:
 
 
 def _get(connection: Connection, tenant_id: TenantId) -> TenantRow:
-    row = _find(connection, tenant_id)
+    row = find_tenant(connection, tenant_id)
     if row is None:
         raise NotFound(f"there is no tenant {tenant_id}: create it first")
     return row

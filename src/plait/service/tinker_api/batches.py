@@ -81,7 +81,9 @@ def _tokens(i: int, chunks: Sequence[Any]) -> Array:
     for chunk in chunks:
         kind = chunk.WhichOneof("chunk")
         if kind != "encoded_text":
-            raise RequestError(f"datum {i} has a chunk of {kind}: this server takes text tokens only")
+            raise RequestError(
+                f"datum {i} has a chunk of {kind}: this server takes text tokens only"
+            )
         if len(chunk.encoded_text.tokens) % 4:
             raise RequestError(f"datum {i}: its tokens are not whole int32")
         parts.append(np.frombuffer(chunk.encoded_text.tokens, dtype="<i4"))
@@ -196,7 +198,9 @@ def from_json(told: Mapping[str, Any], *, forward_only: bool) -> bytes:
 def _datum_from_json(message: Any, i: int, told: Mapping[str, Any]) -> None:
     for chunk in told["model_input"]["chunks"]:
         if (kind := chunk.get("type", "encoded_text")) != "encoded_text":
-            raise RequestError(f"datum {i} has a chunk of {kind}: this server takes text tokens only")
+            raise RequestError(
+                f"datum {i} has a chunk of {kind}: this server takes text tokens only"
+            )
         tokens = np.asarray(chunk["tokens"], dtype="<i4").tobytes()
         message.model_input.add().encoded_text.tokens = tokens
     for name, tensor in told["loss_fn_inputs"].items():

@@ -20,9 +20,9 @@ from plait.service.work import (
     Created,
     Kind,
     Loaded,
+    SamplerMade,
     SampleWork,
     Saved,
-    SamplerMade,
     Work,
 )
 
@@ -177,7 +177,9 @@ def _path(path: str) -> str:
 
 def _adam_only(config: bodies.OptimizerConfig) -> None:
     if config.type != "adamw":
-        raise RequestError(f"optimizer {config.type[:60]!r} is not supported: this server has adamw")
+        raise RequestError(
+            f"optimizer {config.type[:60]!r} is not supported: this server has adamw"
+        )
 
 
 def _json(told: dict[str, Any]) -> bytes:

@@ -38,7 +38,9 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
     prompt: list[int] = []
     for chunk in body.prompt.chunks:
         if chunk.type != "encoded_text":
-            raise RequestError(f"a prompt chunk of {chunk.type}: this server takes text tokens only")
+            raise RequestError(
+                f"a prompt chunk of {chunk.type}: this server takes text tokens only"
+            )
         prompt += chunk.tokens
     last = body.prompt_logprobs_last_n
     if last is not None and not (body.prompt_logprobs and 1 <= last < len(prompt)):
