@@ -123,7 +123,6 @@ class SessionInfo:
     user_metadata: Mapping[str, Any]
     display_name: str = ""
     project_id: str = ""
-    n_checkpoints: int = 0
     ended: str = ""
 
 
