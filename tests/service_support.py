@@ -45,6 +45,8 @@ class NoSampling:
             self.snapshots.append((sampler_id, version))
         return sampler_id
 
+    async def advanced(self, model_id: str, version: int, directory: Path) -> None: ...
+
     async def end_session(self, session_id: str) -> None:
         self.over.append(session_id)
 

@@ -36,7 +36,7 @@ async def test_a_model_is_made_trained_saved_and_loaded(tmp_path: Path, byte_mod
         path = (await one.get(saved)).path
         assert path == f"tinker://{one.model_id}/weights/one"
         assert (await one.get(drawn)).sampler_id == f"{one.session_id}:sample:3"
-        assert h.samplers.snapshots == [(f"{one.session_id}:sample:3", 1)]
+        assert h.sampling.snapshots == [(f"{one.session_id}:sample:3", 1)]
         assert (await one.get(more[1])).version == 2
         trained = adapter(h, one.model_id)
 
@@ -75,7 +75,7 @@ async def test_what_fails_uses_up_its_number_and_no_other(tmp_path: Path, byte_m
         assert (await one.get(await one.step())).version == 1
         both = [await one.gradient(3, loss="no such loss"), await one.step()]
         ends = [await one.end(r) for r in both]
-        assert all(isinstance(e, Failed) for e in ends), "the step was asked for behind the gradient"
+        assert all(isinstance(e, Failed) for e in ends), "it was asked for behind the gradient"
         assert (await one.get(await one.step())).version == 2
 
 
@@ -96,7 +96,7 @@ async def test_foreign_ids_are_unknown_and_ended_sessions_refuse(
             await one.gradient(1)
         with pytest.raises(SessionEnded):
             await h.clients.heartbeat(ALICE, one.session_id)
-        assert h.samplers.over == [one.session_id]
+        assert h.sampling.over == [one.session_id]
         assert await one.get(made)
 
 

@@ -4,6 +4,7 @@ What makes a version commits with it ``progress``: the number of the request and
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path as Folder
 
@@ -33,6 +34,8 @@ from plait.service.work import (
     Work,
 )
 from plait.store.rows import Json
+
+log = logging.getLogger(__name__)
 
 
 class Carrier:
@@ -108,7 +111,9 @@ class Carrier:
             case Batch():
                 return await client.forward(work.data)
             case Step():
-                return await client.optim_step(work.adam, progress=self._progress(entry))
+                done = await client.optim_step(work.adam, progress=self._progress(entry))
+                await self._advanced(client)
+                return done
             case SaveCheckpoint():
                 return await self._checkpoints.save(
                     self._owner.model_id,
@@ -125,7 +130,6 @@ class Carrier:
                     model_id=self._owner.model_id,
                     version=client.version,
                     directory=Folder(client.facts.path),
-                    base_model=self._known.base_model,
                     inflight=work.inflight,
                 )
                 return SamplerMade(sampler_id=sampler_id)
@@ -135,6 +139,7 @@ class Carrier:
                 await client.load(
                     found.folder, optimizer=work.optimizer, progress=self._progress(entry)
                 )
+                await self._advanced(client)
                 return Loaded(path=work.path)
         raise RequestError(f"a model does not do {type(work).__name__}")
 
@@ -187,6 +192,16 @@ class Carrier:
         shape = [(s.rank, s.alpha, sorted(s.targets)) for s in (theirs.lora, ours.lora)]
         if shape[0] != shape[1]:
             raise RequestError(f"{found.path} is an adapter of another shape: make a model from it")
+
+    async def _advanced(self, client: RunClient) -> None:
+        """Samplers that follow the model do. The version is committed: what they lack, their next
+        one brings."""
+        try:
+            await self._sampling.advanced(
+                self._owner.model_id, client.version, Folder(client.facts.path)
+            )
+        except (PlaitError, OSError) as error:
+            log.warning("samplers of %s stay behind: %s", self._owner.model_id, error)
 
     def _progress(self, entry: Entry) -> Callable[[StepResult], Awaitable[Json]]:
         async def progress(done: StepResult) -> Json:

@@ -37,6 +37,7 @@ from plait.service.line import Line
 from plait.service.lines import Lines
 from plait.service.log import Log, Owner
 from plait.service.models import Models
+from plait.service.outside import Outside
 from plait.service.ports import ModelOffer
 from plait.service.requests import Requests
 from plait.service.residents import Residents, Share
@@ -65,7 +66,7 @@ class House:
         *,
         models: Sequence[str],
         codec: Codec,
-        sampling: Callable[["House"], Sampling],
+        sampling: Callable[["House"], Sampling] | None = None,
         settings: Settings | None = None,
         policy: str = DEFAULT,
         database: str | None = None,
@@ -75,7 +76,7 @@ class House:
         new_hex: Callable[[int], str] = secrets.token_hex,
     ) -> None:
         """``models``: base models by name, served from the first moment on. ``database``: a URL,
-        else ``plait.db`` in the directory."""
+        else ``plait.db`` in the directory. ``sampling``: who samples, if not ``outside``."""
         self.directory = Path(directory).resolve()
         self.codec, self.wall, self.clock = codec, wall, clock
         self._names, self._settings, self._policy = tuple(models), settings or Settings(), policy
@@ -97,9 +98,9 @@ class House:
             await self._build()
             stack.push_async_callback(self.launches.close)
             stack.push_async_callback(self.lines.stop)
-            stack.push_async_callback(self.samplers.close)
+            stack.push_async_callback(self.sampling.close)
             await self.sessions.recover()
-            await self.samplers.recover()
+            await self.sampling.recover()
             await self.lines.recover(self.sessions.lives)
             background = [
                 asyncio.create_task(self.launches.warm(), name="warm"),
@@ -140,18 +141,35 @@ class House:
             on_end=self._session_over,
             lost_s=self._lost_s,
         )
-        self.samplers = self._sampling(self)
         self.lines = Lines(
             self.log, make=self._line, check_session=self.sessions.check, clock=self.clock
         )
-        self.requests = Requests(self.lines, self.samplers)
-        self.clients = Clients(self.sessions, self.samplers, self.store)
         self.models = Models(
             self.store,
             self.writer,
             self.checkpoints,
             wall=self.wall,
             new_session=lambda who: f"s-{self._new_hex(8)}",
+        )
+        self.sampling = self._make_sampling()
+        self.requests = Requests(self.lines, self.sampling)
+        self.clients = Clients(self.sessions, self.sampling, self.store)
+
+    def _make_sampling(self) -> Sampling:
+        if self._sampling is not None:
+            return self._sampling(self)
+        return Outside(
+            directory=self.directory,
+            launches=self.launches,
+            store=self.store,
+            writer=self.writer,
+            models=self.models,
+            access=self.access,
+            codec=self.codec,
+            share=self.share,
+            boot=self.boot,
+            wall=self.wall,
+            clock=self.clock,
         )
 
     def offers(self) -> Sequence[ModelOffer]:
@@ -184,7 +202,7 @@ class House:
                 line,
                 residents=self._residents,
                 checkpoints=self.checkpoints,
-                sampling=self.samplers,
+                sampling=self.sampling,
                 codec=self.codec,
                 wall=self.wall,
             )
@@ -193,7 +211,7 @@ class House:
 
     async def _session_over(self, session_id: str, reason: str) -> None:
         self.lines.end_session(session_id, f"session {session_id} is over ({reason})")
-        await self.samplers.end_session(session_id)
+        await self.sampling.end_session(session_id)
 
     async def _tick(self) -> None:
         n = 0

@@ -123,7 +123,6 @@ class SessionInfo:
     user_metadata: Mapping[str, Any]
     display_name: str = ""
     project_id: str = ""
-    n_checkpoints: int = 0
     ended: str = ""
 
 
@@ -267,19 +266,33 @@ class Calls(Protocol):
 class House(Protocol):
     """Everything behind the doors."""
 
-    codec: Codec
-    requests: Requests
-    clients: Clients
-    models: Models
+    @property
+    def codec(self) -> Codec: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+    @property
+    def clients(self) -> Clients: ...
+
+    @property
+    def models(self) -> Models: ...
+
+    @property
+    def access(self) -> "Access": ...
+
+    @property
+    def store(self) -> "Store": ...
+
+    @property
+    def writer(self) -> "Calls": ...
+
+    @property
+    def directory(self) -> Path:
+        """Everything of this house lies under it."""
 
     def offers(self) -> Sequence[ModelOffer]:
         """Base models served."""
-
-    access: "Access"
-    store: "Store"
-    writer: "Calls"
-    directory: Path
-    """Everything of this house lies under it."""
 
     async def launch(self, base_model: str) -> "Launch":
         """The launch of a base model, started on first use; NotFound if it is not served."""

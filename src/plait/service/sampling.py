@@ -38,10 +38,12 @@ class Sampling(Protocol):
         model_id: str,
         version: int,
         directory: Path,
-        base_model: str,
         inflight: bool,
     ) -> str:
         """An ephemeral sampler of a committed version; asked again, the same."""
+
+    async def advanced(self, model_id: str, version: int, directory: Path) -> None:
+        """A model has a new version: samplers that follow it go on with that."""
 
     async def end_session(self, session_id: str) -> None:
         """Cancel a session's samples and free what its samplers pin."""

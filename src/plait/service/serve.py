@@ -29,7 +29,7 @@ from plait.service.ports import ModelOffer
 from plait.service.tinker_api.codec import TinkerCodec
 
 GRACE_S = 2.0
-"""For answers under way when the service stops. Long polls do not end sooner, and are asked again."""
+"""For answers under way when the service stops: long polls end no sooner, and are asked again."""
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 """Longer than clients leave a connection unused between two polls."""
@@ -151,7 +151,9 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         why = error.strerror or os.strerror(error.errno or 0)
-        raise ConfigError(f"cannot serve on {host}:{port} ({why}): choose another --bind") from error
+        raise ConfigError(
+            f"cannot serve on {host}:{port} ({why}): choose another --bind"
+        ) from error
     return listening
 
 
