@@ -17,6 +17,7 @@ from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
 if TYPE_CHECKING:
     from plait.jobs.launch import Launch
     from plait.service.access import Access
+    from plait.service.sample_lane import SampleLane
     from plait.store.store import Store
 
 P = ParamSpec("P")
@@ -294,6 +295,9 @@ class House(Protocol):
 
     async def launch(self, base_model: str) -> "Launch":
         """The running launch of a base model, started on first use; NotFound if it is none."""
+
+    async def lane(self, base_model: str) -> "SampleLane":
+        """The lane of its outside samples; NotFound if it is not served."""
 
     def launched(self, base_model: str) -> "Launch | None":
         """Its launch if that runs."""
