@@ -59,6 +59,6 @@ def checked(name: str) -> str:
     if re.fullmatch(RUN_NAME, name):
         return name
     raise RequestError(
-        f"checkpoint name {name[:200]!r}: use up to 100 letters, digits, . _ + -, a letter or digit "
-        "first"
+        f"checkpoint name {name[:200]!r}: use up to 100 letters, digits, . _ + -, a letter or "
+        "digit first"
     )

@@ -1,14 +1,15 @@
 """Batches: data for forward and backward passes, from protobuf (or the older JSON) and back.
 
-Every position is scored: a client gets one log-prob for each of its targets, and weighs them itself.
-So the trainer's own comparison with the sampler would count prompt tokens, whose ``logprobs`` are
-padding; it is made again here over the tokens that were sampled. Log-probs of exactly 0 are padding.
+Every position is scored: a client gets one log-prob for each of its targets, and weighs them. So
+the trainer's own comparison with the sampler would count prompt tokens, whose ``logprobs`` are
+padding, which is exactly 0; it is made again here over the tokens that were sampled.
 
 Provenance spans say which tokens were sampled; only ``stable_reinforce``, whose penalty would bear
 on prompt tokens too, reads them.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -214,7 +215,7 @@ def as_json(body: bytes) -> dict[str, Any]:
     for record in out.loss_fn_outputs:
         for name, field in record.fields.items():
             offsets = np.frombuffer(field.offsets, dtype="<i8")
-            for start, end in zip(offsets[:-1], offsets[1:], strict=True):
+            for start, end in pairwise(offsets):
                 values = np.frombuffer(field.data[start:end], dtype="<f4")
                 shape = [-1, *field.trailing_shape]
                 told = {

@@ -1,12 +1,12 @@
 """Bodies: the JSON that clients send, as pydantic models. Keys that are not known are let by.
 
-A client is newer than its server sooner or later, and sends what it has not heard of; what changes a
-result is refused by name where it is read. Numbers must be finite and ids reasonably short.
+A client is newer than its server sooner or later, and sends what it has not heard of; what would
+change a result is refused by name where it is read. Numbers are finite, ids reasonably short.
 """
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from plait.core.errors import RequestError
@@ -43,8 +43,13 @@ class Session(Body):
     session_id: Id
 
 
+Finished = Literal["success", "errored", "interrupted"]
+FINISHED = ("success", "errored", "interrupted")
+"""Reasons for which a client ends its session."""
+
+
 class FinishReason(Body):
-    type: Literal["success", "errored", "interrupted"]
+    type: Finished
 
 
 class FinishSession(Body):
@@ -210,13 +215,23 @@ class TtlBody(Body):
     ttl_seconds: Ttl = None
 
 
+class SessionStatus(Body):
+    type: Text
+    reasons: list[Text] | None = None
+
+
+class SearchCursor(Body):
+    last_created_at: AwareDatetime
+    last_session_id: Text
+
+
 class SearchSessions(Body):
     session_id: Id | None = None
     user_metadata: dict[str, str] = {}
     display_name: Text | None = None
-    statuses: list[dict[str, Any]] | None = None
+    statuses: list[SessionStatus] | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
-    cursor: dict[str, Any] | None = None
+    cursor: SearchCursor | None = None
 
 
 class Telemetry(Body):
@@ -237,6 +252,17 @@ def read(kind: type[B], raw: bytes) -> B:
         raise RequestError(f"{where}: {first['msg']}") from None
     except ValueError as error:
         raise RequestError(f"the body is no JSON ({error})") from None
+
+
+def any_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object of no certain shape."""
+    try:
+        told = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON ({error})") from None
+    if not isinstance(told, dict):
+        raise RequestError("the body is no JSON object")
+    return told
 
 
 class _Address(Body):

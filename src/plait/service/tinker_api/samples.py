@@ -1,8 +1,9 @@
 """Samples: from the JSON of a sample request, and to protobuf.
 
-What is asked for and cannot be given is refused, never left out. ``stop`` has three meanings: absent,
-the model's own end tokens stop; a list adds to them; an empty list lets nothing stop but the length.
-A request without a seed gets one made of its sampler and number: asked again, the same.
+What is asked for and cannot be given is refused, never left out. ``stop`` has three meanings: if
+absent, the model's own end tokens stop; a list adds to them; an empty list lets nothing stop but
+the length. A request without a seed gets one made of its sampler and number: asked again, the
+same.
 """
 
 from collections.abc import Sequence
@@ -45,8 +46,8 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
     last = body.prompt_logprobs_last_n
     if last is not None and not (body.prompt_logprobs and 1 <= last < len(prompt)):
         raise RequestError(
-            f"prompt_logprobs_last_n is {last}: it needs prompt_logprobs, and 1 to one less than the "
-            "prompt's tokens"
+            f"prompt_logprobs_last_n is {last}: it needs prompt_logprobs, and 1 to one less than "
+            "the prompt's tokens"
         )
     for name, k in (
         ("topk_prompt_logprobs", body.topk_prompt_logprobs),

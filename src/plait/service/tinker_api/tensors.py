@@ -18,7 +18,7 @@ Array = NDArray[Any]
 MAX_ELEMENTS = 1 << 24
 """Of one sparse tensor written out: 16,384 positions of 1,024 targets each, beyond any distillation
 that has been published, and 128 MiB."""
-NUMPY = {
+NUMPY: dict[int, "np.dtype[Any]"] = {
     schema.FLOAT32: np.dtype("<f4"),
     schema.INT64: np.dtype("<i8"),
     schema.INT32: np.dtype("<i4"),
@@ -82,14 +82,12 @@ def _numbers(name: str, data: bytes, kind: "np.dtype[Any]") -> Array:
 def from_json(name: str, told: Mapping[str, Any]) -> Any:
     """The tensor message that the JSON form (``data``, ``dtype``, ``shape``, CSR) says."""
     tensor = schema.Tensor(shape=told.get("shape") or ())
-    code, kind = {"int64": (schema.INT64, "<i8"), "float32": (schema.FLOAT32, "<f4")}.get(
-        told.get("dtype", ""), (0, "")
-    )
-    if not code:
+    code = {"int64": schema.INT64, "float32": schema.FLOAT32}.get(str(told.get("dtype")))
+    if code is None:
         raise RequestError(f"{name} has the unknown dtype {told.get('dtype')!r}")
     try:
         tensor.dtype = code
-        data = np.asarray(told["data"], dtype=kind).tobytes()
+        data = np.asarray(told["data"], dtype=NUMPY[code]).tobytes()
         if told.get("sparse_crow_indices") is None:
             tensor.dense = data
         else:
