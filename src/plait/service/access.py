@@ -1,8 +1,8 @@
 """Access: tenants, their keys and their limits, as the running service knows them.
 
 The store is the truth; all of it is held in memory, for this process is its only writer and every
-request asks. Invariants: a key is shown once, when it is made, and kept as a hash; a revoked key, or
-one of a disabled tenant, opens nothing from that moment on (a rotated one: from the end of its
+request asks. Invariants: a key is shown once, when it is made, and kept as a hash; a revoked key,
+or one of a disabled tenant, opens nothing from that moment on (a rotated one: from the end of its
 grace); what is written is in the store before it has an effect.
 """
 

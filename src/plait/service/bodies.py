@@ -1,9 +1,10 @@
 """Bodies: bytes from outside, unpacked and looked at before a handler sees them.
 
-Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds), and
-what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no ``1e999``),
-text that can be written (no lone surrogates, no zero characters), no bottomless nesting. What a
-handler reads of a JSON body is therefore always something that the store and an answer can hold.
+Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds),
+and what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no
+``1e999``), text that can be written (no lone surrogates, no zero characters), no bottomless
+nesting. What a handler reads of a JSON body is always something that the store and an answer can
+hold.
 """
 
 import json

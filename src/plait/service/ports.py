@@ -123,7 +123,6 @@ class SessionInfo:
     user_metadata: Mapping[str, Any]
     display_name: str = ""
     project_id: str = ""
-    n_checkpoints: int = 0
     ended: str = ""
 
 
@@ -136,8 +135,7 @@ class Page(Generic[T]):
 
 
 class Requests(Protocol):
-    """Numbered requests of models (durable), those of samplers (re-executable), and what became
-    of them."""
+    """Numbered requests of models (durable) and samplers (re-executable), and what became of them."""
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -181,8 +179,7 @@ class Clients(Protocol):
     """Client sessions and their samplers."""
 
     async def open_session(self, who: Who, told: Mapping[str, Any]) -> str:
-        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id and
-        display_name."""
+        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id, display_name."""
 
     async def heartbeat(self, who: Who, session_id: str) -> None:
         """It is alive; SessionEnded if it was finished."""

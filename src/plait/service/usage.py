@@ -85,9 +85,7 @@ class EventsView(BaseModel):
     events: list[EventLine]
 
 
-async def usage_of(
-    house: House, tenant_id: TenantId, by: str, since: str, until: str
-) -> UsageView:
+async def usage_of(house: House, tenant_id: TenantId, by: str, since: str, until: str) -> UsageView:
     """The ledger by run or by day."""
     rows: list[UsageRow] = await house.writer.call(
         house.store.usage.days, tenant_id, since=since, until=until

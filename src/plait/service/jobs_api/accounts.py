@@ -96,9 +96,7 @@ def router(house: House) -> APIRouter:
     async def me(who: Caller) -> Me:
         """Whose key this is."""
         tenant = access.tenant(who.tenant_id)
-        return Me(
-            tenant_id=who.tenant_id, name=tenant.name, key_id=who.key_id, admin=who.admin
-        )
+        return Me(tenant_id=who.tenant_id, name=tenant.name, key_id=who.key_id, admin=who.admin)
 
     @api.get("/quota")
     async def quota(who: Caller) -> QuotaView:
@@ -148,10 +146,11 @@ def router(house: House) -> APIRouter:
         return IssuedView(**key_values(issued.row), key=issued.key)
 
     @api.post("/keys/{key_id}/rotate", status_code=201)
-    async def rotate(key_id: KeyId, who: Caller, asked: Rotation = Rotation()) -> IssuedView:
+    async def rotate(key_id: KeyId, who: Caller, asked: Rotation | None = None) -> IssuedView:
         """A new key in the place of one, which ends now or after a grace."""
         tenant_id = access.owner(key_id, who)
-        issued = await access.rotate(tenant_id, key_id, grace_s=asked.grace_s)
+        grace_s = asked.grace_s if asked is not None else 0.0
+        issued = await access.rotate(tenant_id, key_id, grace_s=grace_s)
         return IssuedView(**key_values(issued.row), key=issued.key)
 
     @api.delete("/keys/{key_id}", status_code=204)
@@ -172,7 +171,9 @@ def router(house: House) -> APIRouter:
         """Make a tenant."""
         tenant_id = TenantId(asked.tenant_id or _slug(asked.name))
         if any(tenant.tenant_id == tenant_id for tenant in access.tenants()):
-            raise ConfigError(f"there is a tenant {tenant_id} already: change it, or choose another id")
+            raise ConfigError(
+                f"there is a tenant {tenant_id} already: change it, or choose another id"
+            )
         tenant = await access.put_tenant(
             tenant_id,
             name=asked.name,
@@ -183,9 +184,7 @@ def router(house: House) -> APIRouter:
         return tenant_view(tenant)
 
     @api.patch("/tenants/{tenant_id}")
-    async def change_tenant(
-        tenant_id: TenantKey, asked: TenantChange, who: Operator
-    ) -> TenantView:
+    async def change_tenant(tenant_id: TenantKey, asked: TenantChange, who: Operator) -> TenantView:
         """Change a tenant; what it has running goes on under the new limits."""
         if asked.disabled and tenant_id == who.tenant_id:
             raise ConfigError("this is your own tenant: another operator may disable it")

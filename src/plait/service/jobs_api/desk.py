@@ -2,9 +2,9 @@
 
 A job is a row before it is acknowledged. One task leads each that has not ended: it waits for a
 place among its tenant's runs, joins the launch of its base model, and writes down how it ended.
-Invariants: a job's run bears the job's id; a job that has ended never begins again; closing the desk
-ends no job, and what is found unended when it opens goes on at its last committed step. What a
-launch does with a job is ``jobs.launch``'s.
+Invariants: a job's run bears the job's id; a job that has ended never begins again; closing the
+desk ends no job, and what is found unended when it opens goes on at its last committed step. What
+a launch does with a job is ``jobs.launch``'s.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from plait.core.errors import CLOSED, NotFound, RequestError, RunEnded
 from plait.core.ids import JobId, RunId, TenantId
@@ -32,6 +32,8 @@ from plait.service.ports import House, Who
 from plait.store.jobs import JobRow, JobStatus
 from plait.store.store import Store
 
+P = ParamSpec("P")
+R = TypeVar("R")
 log = logging.getLogger("plait.service")
 
 PLACE_S = 1.0
@@ -111,9 +113,7 @@ class Desk:
         rules = Rules(models=models, allow_code=self._allow_code)
         rows: list[JobRow] = []
         try:
-            specs = await asyncio.to_thread(
-                read_jobs, directory, text, files, rules, tenant
-            )
+            specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
             await self._check(specs)
             rows = await self._call(self._add, who.tenant_id, name, specs)
             for row in rows:
@@ -136,7 +136,7 @@ class Desk:
             raise NotFound(f"there is no job {wanted[:120]}: {more}")
         return self._now(named[0])
 
-    async def list(self, who: Who) -> list[JobRow]:
+    async def all_of(self, who: Who) -> list[JobRow]:
         """The caller's jobs, newest first."""
         rows = await self._call(self._store.jobs.list, tenant_id=who.tenant_id)
         return [self._now(row) for row in reversed(rows)]
@@ -184,7 +184,7 @@ class Desk:
     def _uploads(self) -> Path:
         return self._house.directory.resolve() / UPLOADS
 
-    async def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._house.writer.call(function, *args, **kwargs)
 
     def _now(self, row: JobRow) -> JobRow:
@@ -208,14 +208,19 @@ class Desk:
 
     def _add(self, tenant_id: TenantId, name: str, specs: Sequence[JobSpec]) -> list[JobRow]:
         jobs = [
-            (JobId(f"j-{_digest(name, str(i))[:16]}"), spec.model_dump(mode="json", exclude_none=True))
+            (
+                JobId(f"j-{_digest(name, str(i))[:16]}"),
+                spec.model_dump(mode="json", exclude_none=True),
+            )
             for i, spec in enumerate(specs)
         ]
         with self._store.database.write():
             for job_id, spec in jobs:
                 row = self._store.jobs.find(job_id)
                 if row is not None and row.spec != spec:
-                    raise RequestError("this Idempotency-Key was used for other jobs: use a new one")
+                    raise RequestError(
+                        "this Idempotency-Key was used for other jobs: use a new one"
+                    )
             return [
                 self._store.jobs.submit(
                     job_id, tenant_id=tenant_id, name=spec["name"], spec=spec, now=self._wall()
@@ -338,9 +343,7 @@ def _source(spec: JobSpec, tokenizer: Tokenizer) -> TaskSource:
     """A registered environment. Not ``jobs.named``'s way, which would let modules be found among
     the submitted files."""
     environment = spec.environment
-    return make_source(
-        environment.name, environment.config, tokenizer, spec.seed, spec.base_dir
-    )
+    return make_source(environment.name, environment.config, tokenizer, spec.seed, spec.base_dir)
 
 
 def _digest(*parts: str) -> str:

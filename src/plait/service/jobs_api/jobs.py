@@ -85,7 +85,7 @@ def router(house: House, desk: Desk) -> APIRouter:
         offset: Offset = 0,
     ) -> JobsView:
         """The caller's jobs, newest first."""
-        rows = [row for row in await desk.list(who) if status is None or row.status == status]
+        rows = [row for row in await desk.all_of(who) if status is None or row.status == status]
         views = [await viewed(row) for row in page(rows, limit, offset)]
         return JobsView(jobs=views, total=len(rows))
 

@@ -1,9 +1,9 @@
 """Logs: a job's steps as lines, as they come.
 
-Each line is a row of the job's ``metrics.jsonl``; its id is the row's number, from 1, so a reader who
-lost the connection goes on behind the last one it has seen. (A job that is resumed after a crash
-writes the rows of its uncommitted steps anew, under the same numbers.) The last event, ``end``, says
-how the job ended; a reader that does not follow gets it at once.
+Each line is a row of the job's ``metrics.jsonl``; its id is the row's number, from 1, so a reader
+who lost the connection goes on behind the last one it has seen. (A job that is resumed after a
+crash writes the rows of its uncommitted steps anew, under the same numbers.) The last event,
+``end``, says how the job ended; a reader that does not follow gets it at once.
 """
 
 import asyncio

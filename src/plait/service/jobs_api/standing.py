@@ -72,7 +72,9 @@ def why_view(house: House, run_id: str, facts: RunFacts, now: float) -> WhyView:
     elif wait is not None:
         word, reason, position = wait.reason, wait.detail or wait.reason, wait.position
     else:
-        word, reason, position = ("paused", "paused by its owner", 0) if facts.paused else ("", "", 0)
+        word, reason, position = (
+            ("paused", "paused by its owner", 0) if facts.paused else ("", "", 0)
+        )
     pace = facts.pace.tpts_s
     return WhyView(
         run_id=run_id,
