@@ -32,9 +32,7 @@ async def lane(
     directory: Path, model: Path, *, engine: str = "scripted", workers: int = 1, **options: Any
 ) -> AsyncIterator[tuple[Session, SampleLane]]:
     """A session on ``model`` and the lane of its workers."""
-    settings = Settings(
-        engine=engine, kv_blocks=256, cores=2, max_seqs=8, rollout_workers=workers
-    )
+    settings = Settings(engine=engine, kv_blocks=256, cores=2, max_seqs=8, rollout_workers=workers)
     session = Session(
         directory,
         model=str(model),
@@ -46,7 +44,9 @@ async def lane(
         yield session, lane_of(session.head, directory / "pins", **options)
 
 
-def work(prompt: tuple[int, ...] = PROMPT, n: int = 1, max_tokens: int = 6, **over: Any) -> SampleWork:
+def work(
+    prompt: tuple[int, ...] = PROMPT, n: int = 1, max_tokens: int = 6, **over: Any
+) -> SampleWork:
     """A sample; ``seed`` and the like go to its parameters."""
     ours = {k: over.pop(k) for k in list(over) if k in SampleWork.__slots__}
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **over)

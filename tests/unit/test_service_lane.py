@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 import lanes
 import pytest
+import slow_engine
 from lanes import PROMPT, work
 
-from plait.core.errors import CLOSED, CapacityError, Limited, NotFound, RunEnded
+from plait.core.errors import CLOSED, Limited, NotFound, RequestError, RunEnded
 from plait.core.ids import TenantId
 from plait.core.operations import SampleResult
 from plait.runtime import messages as m
@@ -17,6 +19,13 @@ from plait.service.limits import Hold
 from plait.service.sample_lane import Spent
 
 SLOW = "slow_engine:build"
+
+
+@pytest.fixture(autouse=True)
+def engine_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers must find the slow engine."""
+    here = str(Path(slow_engine.__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
 
 
 def tokens(result: SampleResult) -> list[tuple[int, ...]]:
@@ -86,8 +95,8 @@ async def test_an_adapter_that_is_gone_fails_its_samples_and_nobody_elses(
         asked = [lane.sample(s, work()) for s in (gone, good, gone, good)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(r, NotFound) for r in results] == [True, False, True, False]
-        with pytest.raises(CapacityError):
-            await lane.sample(good, work(max_tokens=100_000))
+        with pytest.raises(RequestError, match="300"):
+            await lane.sample(good, work(prompt=(300,)))
         assert (lane._n_flying, lane._tokens_flying) == (0, 0)
 
 
@@ -176,10 +185,11 @@ async def test_too_many_waiting_are_told_to_come_again(
     async with lanes.lane(tmp_path, byte_model, engine=SLOW) as (_, lane):
         source = lanes.base(byte_model)
         tasks = []
+        for _ in range(6):
+            tasks.append(asyncio.create_task(lane.draw(lane.ticket(source, work(n=4)))))
+            await asyncio.sleep(0)
         with pytest.raises(Limited):
-            for _ in range(20):
-                tasks.append(asyncio.create_task(lane.draw(lane.ticket(source, work(n=4)))))
-                await asyncio.sleep(0)
+            lane.ticket(source, work())
         lane.ticket(lanes.base(byte_model, "another"), work())
         await asyncio.gather(*tasks)
 
@@ -193,11 +203,16 @@ async def test_a_lost_worker_costs_a_sample_nothing_and_its_adapter_is_loaded_ag
         source = lanes.version(byte_model, run)
         alone = tokens(await lane.sample(source, work(seed=3, max_tokens=40)))
         seen: list[m.Drawn] = []
+        begun = asyncio.Event()
+
+        def on_drawn(news: m.Drawn) -> None:
+            seen.append(news)
+            begun.set()
+
         again = asyncio.create_task(
-            lane.sample(source, work(seed=3, max_tokens=40), on_drawn=seen.append)
+            lane.sample(source, work(seed=3, max_tokens=40), on_drawn=on_drawn)
         )
-        while not seen:
-            await asyncio.sleep(0.01)
+        await begun.wait()
         worker = next(iter(session.head.samples._workers.values()))
         worker.kill()
         assert tokens(await again) == alone

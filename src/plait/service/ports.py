@@ -17,6 +17,7 @@ from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
 if TYPE_CHECKING:
     from plait.jobs.launch import Launch
     from plait.service.access import Access
+    from plait.service.sample_lane import SampleLane
     from plait.store.store import Store
 
 P = ParamSpec("P")
@@ -296,6 +297,9 @@ class House(Protocol):
 
     async def launch(self, base_model: str) -> "Launch":
         """The launch of a base model, started on first use; NotFound if it is not served."""
+
+    async def lane(self, base_model: str) -> "SampleLane":
+        """The lane of its outside samples; NotFound if it is not served."""
 
     def launched(self, base_model: str) -> "Launch | None":
         """Its launch if that runs."""

@@ -1,8 +1,8 @@
 """Catalog: the names of what can be sampled, and what they stand for.
 
-A base model by its own name; ``RUN@latest``, ``RUN@12`` (a version), ``RUN@step-10`` (a checkpoint),
-where RUN is the name of a job or the id of a run or model; ``tinker://…`` paths. ``latest`` is looked
-up for every request. What belongs to another tenant is not there.
+A base model by its own name; ``RUN@latest``, ``RUN@12`` (a version), ``RUN@step-10`` (a
+checkpoint), where RUN is the name of a job or the id of a run or model; ``tinker://…`` paths.
+``latest`` is looked up for every request. What belongs to another tenant is not there.
 """
 
 import asyncio
@@ -15,8 +15,10 @@ from plait.models.tokenizer import Tokenizer
 from plait.service import names
 from plait.service.ports import House, ModelOffer, Who
 from plait.service.sample_lane import Source
+from plait.store.jobs import JobRow
 from plait.store.rows import RunRow
 
+SCHEME = "tinker://"
 LISTED_RUNS = 500
 """Runs whose names ``/v1/models`` lists, the latest."""
 
@@ -44,7 +46,7 @@ class Catalog:
         if (offer := offers.get(name)) is not None:
             source = Source(tenant_id=who.tenant_id, base_model=name)
             return Served(source=source, offer=offer, fingerprint=name)
-        if name.startswith(names.SCHEME):
+        if name.startswith(SCHEME):
             return await self._checkpoint(who, name, offers)
         ref, _, which = name.rpartition("@")
         row = None if not ref else await asyncio.to_thread(self._run, who, ref)
@@ -53,6 +55,9 @@ class Catalog:
                 f"there is no model {name[:200]!r}: give a base model, RUN@latest or RUN@STEP "
                 "(GET /v1/models lists them)"
             )
+        if "/" in which:  # a client's checkpoint
+            path = f"{SCHEME}{names.model_of(row.run_id)}/{which}"
+            return await self._checkpoint(who, path, offers)
         version, directory = await asyncio.to_thread(self._version, row, which)
         return Served(
             source=Source(
@@ -103,8 +108,7 @@ class Catalog:
         row = store.runs.find(names.run_of(ref))
         if row is None or row.tenant_id != who.tenant_id:
             jobs = [j for j in store.jobs.list(tenant_id=who.tenant_id) if j.name == ref]
-            run_ids = [j.run_id for j in jobs if j.run_id is not None]
-            row = store.runs.find(run_ids[-1]) if run_ids else None
+            row = store.runs.find(_run_id(jobs[-1])) if jobs else None
         return row if row is not None and row.tenant_id == who.tenant_id else None
 
     def _version(self, row: RunRow, which: str) -> tuple[int, Path]:
@@ -129,11 +133,7 @@ class Catalog:
 
     def _runs(self, who: Who) -> list[tuple[str, float]]:
         store = self._house.store
-        job_names: dict[RunId, str] = {
-            j.run_id: j.name
-            for j in store.jobs.list(tenant_id=who.tenant_id)
-            if j.run_id is not None
-        }
+        job_names = {_run_id(j): j.name for j in store.jobs.list(tenant_id=who.tenant_id)}
         found = []
         for row in store.runs.list(tenant_id=who.tenant_id)[-LISTED_RUNS:]:
             versions = store.mutations.versions(row.run_id)
@@ -144,3 +144,7 @@ class Catalog:
             found += [(f"{ref}@{v.version}", v.created_at) for v in versions]
             found += [(f"{ref}@{c.name}", c.created_at) for c in store.checkpoints.list(row.run_id)]
         return found
+
+
+def _run_id(job: JobRow) -> RunId:
+    return job.run_id or RunId(job.job_id)
