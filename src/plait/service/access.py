@@ -6,6 +6,7 @@ or one of a disabled tenant, opens nothing from that moment on (a rotated one: f
 grace); what is written is in the store before it has an effect.
 """
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -81,10 +82,10 @@ class Access:
     ) -> Self:
         """Read everything from the store."""
         access = cls(store, writer, wall=wall, now=now, draw=draw)
-        for row in await writer.call(store.tenants.list):
-            used = await writer.call(store.usage.of_tenant, row.tenant_id)
+        for row in await asyncio.to_thread(store.tenants.list):
+            used = await asyncio.to_thread(store.usage.of_tenant, row.tenant_id)
             access._know(row, device_s=sum(one.device_s for one in used))
-        for key in await writer.call(store.keys.list):
+        for key in await asyncio.to_thread(store.keys.list):
             access._keys[key.key_id] = key
             access._by_hash[key.sha256] = key.key_id
         return access
@@ -128,8 +129,8 @@ class Access:
         old = self._tenants.get(tenant_id)
         repository = self._store.tenants
         if old is None:
-            await self._writer.call(repository.ensure, tenant_id, now=self._wall())
-        row = await self._writer.call(
+            await self._writer.write(repository.ensure, tenant_id, now=self._wall())
+        row = await self._writer.write(
             repository.update,
             tenant_id,
             name=name or tenant_id,
@@ -151,7 +152,7 @@ class Access:
         if len(self.keys(tenant_id)) >= MAX_KEYS:
             raise ConfigError(f"tenant {tenant_id} has had {MAX_KEYS} keys: use another tenant")
         text = PREFIX + base64.urlsafe_b64encode(self._draw(KEY_BYTES)).rstrip(b"=").decode()
-        row = await self._writer.call(
+        row = await self._writer.write(
             self._store.keys.add,
             f"key-{self._draw(8).hex()}",
             text,
@@ -170,7 +171,7 @@ class Access:
         if row.revoked_at is not None and row.revoked_at <= self._wall() + grace_s:
             return row
         at = self._wall() + grace_s
-        await self._writer.call(self._store.keys.revoke, key_id, now=at)
+        await self._writer.write(self._store.keys.revoke, key_id, now=at)
         row = replace(row, revoked_at=at)
         self._keys[key_id] = row
         return row

@@ -17,6 +17,7 @@ from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
 if TYPE_CHECKING:
     from plait.jobs.launch import Launch
     from plait.service.access import Access
+    from plait.service.sample_lane import SampleLane
     from plait.store.store import Store
 
 P = ParamSpec("P")
@@ -135,7 +136,8 @@ class Page(Generic[T]):
 
 
 class Requests(Protocol):
-    """Numbered requests of models (durable) and samplers (re-executable), and what became of them."""
+    """Numbered requests of models (durable), those of samplers (re-executable), and what became
+    of them."""
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -179,7 +181,8 @@ class Clients(Protocol):
     """Client sessions and their samplers."""
 
     async def open_session(self, who: Who, told: Mapping[str, Any]) -> str:
-        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id, display_name."""
+        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id and
+        display_name."""
 
     async def heartbeat(self, who: Who, session_id: str) -> None:
         """It is alive; SessionEnded if it was finished."""
@@ -293,7 +296,10 @@ class House(Protocol):
         """Base models served."""
 
     async def launch(self, base_model: str) -> "Launch":
-        """The running launch of a base model, started on first use; NotFound if it is none."""
+        """The launch of a base model, started on first use; NotFound if it is not served."""
+
+    async def lane(self, base_model: str) -> "SampleLane":
+        """The lane of its outside samples; NotFound if it is not served."""
 
     def launched(self, base_model: str) -> "Launch | None":
         """Its launch if that runs."""

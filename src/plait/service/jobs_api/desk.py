@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from plait.core.errors import CLOSED, NotFound, RequestError, RunEnded
+from plait.core.errors import CLOSED, NotFound, PlaitError, RequestError, RunEnded
 from plait.core.ids import JobId, RunId, TenantId
 from plait.core.text import told
 from plait.envs.protocol import TaskSource
@@ -40,6 +40,8 @@ PLACE_S = 1.0
 """How often a job that waits for a place among its tenant's runs looks again."""
 CANCEL_S = 30.0
 """Longest that an answer waits for a cancelled job's end; it ends anyway."""
+AGAIN_S = 5.0
+"""When to ask again for a launch that could not be started."""
 MAX_LIVE = 2000
 """Jobs of one tenant that have not ended."""
 UPLOADS = "submissions"
@@ -81,7 +83,7 @@ class Desk:
 
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
-        for row in await self._call(self._store.jobs.list, live=True):
+        for row in await asyncio.to_thread(self._store.jobs.list, live=True):
             self._lead(row)
         return self
 
@@ -115,7 +117,7 @@ class Desk:
         try:
             specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
             await self._check(specs)
-            rows = await self._call(self._add, who.tenant_id, name, specs)
+            rows = await self._write(self._add, who.tenant_id, name, specs)
             for row in rows:
                 if row.job_id not in self._led and not row.status.ended:
                     self._lead(row)
@@ -126,10 +128,10 @@ class Desk:
 
     async def find(self, who: Who, wanted: str) -> JobRow:
         """A job of the caller's by its id, or by its name if one alone is called so."""
-        row = await self._call(self._store.jobs.find, JobId(wanted))
+        row = await asyncio.to_thread(self._store.jobs.find, JobId(wanted))
         if row is not None and row.tenant_id == who.tenant_id:
             return self._now(row)
-        rows = await self._call(self._store.jobs.list, tenant_id=who.tenant_id)
+        rows = await asyncio.to_thread(self._store.jobs.list, tenant_id=who.tenant_id)
         named = [row for row in rows if row.name == wanted]
         if len(named) != 1:
             more = f"{len(named)} jobs are called so: give an id" if named else "list your jobs"
@@ -138,7 +140,7 @@ class Desk:
 
     async def all_of(self, who: Who) -> list[JobRow]:
         """The caller's jobs, newest first."""
-        rows = await self._call(self._store.jobs.list, tenant_id=who.tenant_id)
+        rows = await asyncio.to_thread(self._store.jobs.list, tenant_id=who.tenant_id)
         return [self._now(row) for row in reversed(rows)]
 
     async def pause(self, who: Who, wanted: str) -> JobRow:
@@ -162,7 +164,7 @@ class Desk:
                 await led.launch.cancel(row.job_id, led.doom)
         if led.task is not None:
             await asyncio.wait({led.task}, timeout=CANCEL_S)
-        return await self._call(self._store.jobs.get, row.job_id)
+        return await asyncio.to_thread(self._store.jobs.get, row.job_id)
 
     def launch_of(self, row: JobRow) -> Launch | None:
         """The launch that a job has joined, if it is in one now."""
@@ -184,8 +186,8 @@ class Desk:
     def _uploads(self) -> Path:
         return self._house.directory.resolve() / UPLOADS
 
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._house.writer.call(function, *args, **kwargs)
+    async def _write(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._house.writer.write(function, *args, **kwargs)
 
     def _now(self, row: JobRow) -> JobRow:
         """A row as it stands: what was read may be older than what was written meanwhile."""
@@ -245,7 +247,7 @@ class Desk:
                 self._house.access.limits.give_run(led.row.tenant_id)
         if status is None:
             return
-        await self._write(led, status, reason)
+        await self._note(led, status, reason)
         del self._led[led.row.job_id]
         if not any(other.spec.base_dir == led.spec.base_dir for other in self._led.values()):
             await asyncio.to_thread(shutil.rmtree, led.spec.base_dir, ignore_errors=True)
@@ -254,9 +256,26 @@ class Desk:
         """How it ended; no status if the house was closed around it."""
         if not await self._place(led):
             return JobStatus.CANCELLED, led.doom or ""
+        while True:
+            try:
+                launch = await self._house.launch(led.spec.model)
+            except NotFound:
+                raise
+            except PlaitError as error:
+                if str(error) == CLOSED:
+                    return None, ""
+                led.waits = told(error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            ended = await self._join(led, launch)
+            if ended is not None:
+                return ended
+            led.launch, led.waits = None, "its launch is starting again"
+
+    async def _join(self, led: _Led, launch: Launch) -> tuple[JobStatus, str] | None:
+        """How it ended in this launch; None if the launch was left before."""
         job_id, spec = led.row.job_id, self._placed(led)
-        launch = await self._house.launch(spec.model)
-        before = await self._call(self._store.runs.find, RunId(job_id))
+        before = await asyncio.to_thread(self._store.runs.find, RunId(job_id))
         if before is not None and before.status.ended:
             return JobStatus(before.status.value), before.reason
         source = await asyncio.to_thread(_source, spec, launch.tokenizer)
@@ -267,13 +286,13 @@ class Desk:
         elif led.paused:
             launch.pause(job_id)
         else:
-            await self._write(led, JobStatus.RUNNING, "")
+            await self._note(led, JobStatus.RUNNING, "")
         try:
             outcome = await launch.wait(job_id)
         except RunEnded as error:
             if str(error) != CLOSED:
                 raise
-            return None, ""
+            return None
         return JobStatus(outcome.stage.value), outcome.reason
 
     async def _place(self, led: _Led) -> bool:
@@ -316,12 +335,12 @@ class Desk:
         if launch is not None:
             (launch.pause if paused else launch.resume)(row.job_id)
         going = JobStatus.RUNNING if launch is not None else JobStatus.QUEUED
-        await self._write(led, JobStatus.PAUSED if paused else going, "")
+        await self._note(led, JobStatus.PAUSED if paused else going, "")
         return led.row
 
-    async def _write(self, led: _Led, status: JobStatus, reason: str) -> None:
+    async def _note(self, led: _Led, status: JobStatus, reason: str) -> None:
         row = led.row
-        led.row = await self._call(
+        led.row = await self._write(
             self._store.jobs.set_status,
             row.job_id,
             status,
@@ -329,7 +348,7 @@ class Desk:
             run_id=RunId(row.job_id),
             now=self._wall(),
         )
-        await self._call(
+        await self._write(
             self._store.events.add,
             f"job_{status.value}",
             tenant_id=row.tenant_id,

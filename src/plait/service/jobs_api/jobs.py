@@ -63,7 +63,7 @@ def router(house: House, desk: Desk) -> APIRouter:
     api = APIRouter(prefix="/jobs", tags=["jobs"], responses=responses(409))
 
     async def viewed(row: JobRow) -> JobView:
-        run: RunRow | None = await house.writer.call(house.store.runs.find, RunId(row.job_id))
+        run: RunRow | None = await asyncio.to_thread(house.store.runs.find, RunId(row.job_id))
         return await asyncio.to_thread(job_view, house, desk, row, run)
 
     @api.post("", status_code=201, openapi_extra=_BODY)
