@@ -1,7 +1,7 @@
 """A house in memory, over the scripted engines: enough of one for the door of the Tinker API.
 
 Requests are carried out as soon as those before them have been, on the event loop. Nothing is
-durable and nothing is scheduled; what a real house promises beyond that is tested over the real one.
+durable, nothing is scheduled; what a real house promises beyond that is tested over the real one.
 """
 
 import asyncio
@@ -223,9 +223,7 @@ class Requests:
 
     def _pass_over(self, model: Model) -> None:
         seq = model.next_seq
-        request = Request(
-            request_id=f"{model.info.model_id}:{seq}", seq=seq, kind=Kind.SKIPPED
-        )
+        request = Request(request_id=f"{model.info.model_id}:{seq}", seq=seq, kind=Kind.SKIPPED)
         request.end(Failed(error="it never came", category="user"))
         model.requests[seq] = request
         self._advance(model)
@@ -560,5 +558,3 @@ class Models:
     async def files(self, who: Who, path: str) -> Path:
         self.house.checkpoint(who, path)
         return self.house.folder(path)
-
-

@@ -124,7 +124,6 @@ class SessionInfo:
     user_metadata: Mapping[str, Any]
     display_name: str = ""
     project_id: str = ""
-    n_checkpoints: int = 0
     ended: str = ""
 
 
@@ -261,8 +260,8 @@ class Models(Protocol):
 class Calls(Protocol):
     """The store's thread."""
 
-    async def write(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The answer of a repository's method, durable before it is here."""
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The answer of ``function``, durable before it is here."""
 
 
 class House(Protocol):

@@ -17,8 +17,9 @@ Seq = Annotated[int, Field(ge=1, lt=2**31)]
 """A number of a model's requests, which is 32 bits wide in protobuf; 0 is its creation."""
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Labels = dict[Text, Any]
-Ttl = Annotated[float, Field(gt=0, le=10 * 366 * 86400.0)] | None
-"""Seconds, at most ten years."""
+MAX_TTL_S = 10 * 366 * 86400.0
+"""Ten years, as the official service has it."""
+Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None
 
 
 class Body(BaseModel):

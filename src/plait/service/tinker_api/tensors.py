@@ -81,12 +81,13 @@ def _numbers(name: str, data: bytes, kind: "np.dtype[Any]") -> Array:
 
 def from_json(name: str, told: Mapping[str, Any]) -> Any:
     """The tensor message that the JSON form (``data``, ``dtype``, ``shape``, CSR) says."""
-    tensor = schema.Tensor(shape=told.get("shape") or ())
+    tensor = schema.Tensor()
     code = {"int64": schema.INT64, "float32": schema.FLOAT32}.get(str(told.get("dtype")))
     if code is None:
         raise RequestError(f"{name} has the unknown dtype {told.get('dtype')!r}")
     try:
         tensor.dtype = code
+        tensor.shape.extend(told.get("shape") or ())
         data = np.asarray(told["data"], dtype=NUMPY[code]).tobytes()
         if told.get("sparse_crow_indices") is None:
             tensor.dense = data
