@@ -280,7 +280,7 @@ async def test_an_error_after_the_first_piece_is_raised_by_the_client(
         await anext(pieces)
         launch.session.head.samples.drop_guests(EngineError("out of memory"))
         with pytest.raises(openai.APIError, match="out of memory"):
-            await anext(pieces)
+            [piece async for piece in pieces]
         assert lane._n_flying == 0
 
 
