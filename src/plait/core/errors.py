@@ -136,3 +136,35 @@ class TooLarge(PlaitError):
 
     code = "too_large"
     http_status = 413
+
+
+class HeadTooLarge(PlaitError):
+    """A request's line and headers are larger than this server takes."""
+
+    code = "head_too_large"
+    http_status = 431
+
+
+class SlowBody(PlaitError):
+    """A body stopped coming."""
+
+    code = "slow_body"
+    http_status = 408
+
+
+class Unsupported(PlaitError):
+    """A body is encoded in a way that this server does not read."""
+
+    code = "unsupported"
+    http_status = 415
+
+
+class RemoteError(PlaitError):
+    """A server refused what a client of it asked, or could not be reached."""
+
+    code = "remote"
+    http_status = 502
+
+    def __init__(self, message: str, *, http_status: int = 502) -> None:
+        super().__init__(message)
+        self.http_status = http_status

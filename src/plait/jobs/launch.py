@@ -21,7 +21,7 @@ from typing import Any, Self
 import psutil
 
 from plait.core.errors import CLOSED, ConfigError, PlaitError, RequestError, RunEnded, StoreError
-from plait.core.ids import RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.envs.protocol import TaskSource
@@ -42,7 +42,7 @@ from plait.policies.registry import make as make_policy
 from plait.rewards.pool import RewardPool
 from plait.runtime.client import RunClient
 from plait.runtime.journal import LaunchJournal
-from plait.runtime.session import Session
+from plait.runtime.session import Session, Shared
 from plait.runtime.settings import Settings
 from plait.store.files import disk_errors, write_whole
 from plait.store.lock import LaunchLock
@@ -61,14 +61,16 @@ class Launch:
         policy: str | Sharing = DEFAULT,
         settings: Settings | None = None,
         planned: Sequence[JobSpec] = (),
+        shared: Shared | None = None,
     ) -> None:
         """``planned``: jobs that have been checked (``preflight``) and will be added, written down
-        before the workers start."""
+        before the workers start. ``shared``: a store that is not this launch's alone."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or Settings()
         self._planned = tuple(planned)
+        self._shared = shared
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
         self._refusal: PlaitError | None = RequestError(
@@ -108,6 +110,7 @@ class Launch:
                 settings=self._settings,
                 journal=journal,
                 locked=True,
+                shared=self._shared,
             )
             await stack.enter_async_context(self.session)
             self._info["peak_flops"] = self.session.head.peak_flops
@@ -142,7 +145,13 @@ class Launch:
         self._check_open()
         return await self.session.create_run(name, lora=lora)
 
-    def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
+    def add_job(
+        self,
+        spec: JobSpec,
+        source: TaskSource | None = None,
+        *,
+        tenant_id: TenantId = LOCAL_TENANT,
+    ) -> None:
         """Start a job beside those that run; ConfigError if it cannot run here.
 
         It is checked first as ``plait run`` checks it: what that would refuse is how it ends.
@@ -160,6 +169,7 @@ class Launch:
             source=source if source is not None else make_source_of(spec, self.tokenizer),
             controller=load_controller(spec),
             checked=spec in self._planned,
+            tenant_id=tenant_id,
         )
         if spec not in self._planned:
             self._write_down((spec,))

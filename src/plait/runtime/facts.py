@@ -131,6 +131,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._runs: dict[RunId, RunFacts] = {}
+        self._n_added = 0
         self.closed: PlaitError | None = None
         """Why nothing can run here any more, once that is so."""
 
@@ -139,9 +140,14 @@ class Roster:
         self.check_open()
         if spec.run_id in self._runs:
             raise RunEnded(f"run {spec.run_id} exists already: choose another name")
-        facts = RunFacts(spec=spec, order=len(self._runs), since_s=now)
+        facts = RunFacts(spec=spec, order=self._n_added, since_s=now)
+        self._n_added += 1
         self._runs[spec.run_id] = facts
         return facts
+
+    def remove(self, run_id: RunId) -> None:
+        """Forget a run; it may be entered again."""
+        self._runs.pop(run_id, None)
 
     def check_open(self) -> None:
         """Raise what closed the roster, if anything did."""

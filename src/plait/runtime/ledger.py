@@ -16,8 +16,9 @@ from plait.runtime.head import Head
 from plait.runtime.retention import Retention
 from plait.runtime.whole import whole
 from plait.store.rows import Json
-from plait.store.store import Store, Writer
+from plait.store.store import Store
 from plait.store.usage import Used
+from plait.store.writer import GroupWriter
 
 
 class Ledger:
@@ -29,7 +30,7 @@ class Ledger:
         facts: RunFacts,
         *,
         store: Store,
-        writer: Writer,
+        writer: GroupWriter,
         retention: Retention,
         launch_dir: Path,
     ) -> None:
@@ -52,16 +53,13 @@ class Ledger:
         await whole(self._accept(op, version))
 
     async def _accept(self, op: Mutation, version: int | None) -> None:
-        if version is not None:
-            await self._writer.call(self._check_free, version)
-        await self._writer.call(
-            self._store.mutations.accept,
-            op.run_id,
-            op.seq,
-            type(op).__name__,
-            now=self._head.wall(),
-        )
+        await self._writer.write(self._accept_now, op, version, self._head.wall())
         self._facts.next_seq = op.seq + 1
+
+    def _accept_now(self, op: Mutation, version: int | None, now: float) -> None:
+        if version is not None:
+            self._check_free(version)
+        self._store.mutations.accept(op.run_id, op.seq, type(op).__name__, now=now)
 
     def _check_free(self, version: int) -> None:
         last = self._store.mutations.latest_version(self._run_id)
@@ -73,7 +71,7 @@ class Ledger:
 
     async def finish(self, op: Mutation) -> None:
         """End ``op`` well."""
-        await self._writer.call(
+        await self._writer.write(
             self._store.mutations.finish, op.run_id, op.seq, now=self._head.wall()
         )
 
@@ -85,7 +83,7 @@ class Ledger:
         if self._facts.stage is Stage.CANCELLED:
             return
         with contextlib.suppress(StoreError):
-            await self._writer.call(
+            await self._writer.write(
                 self._store.mutations.finish,
                 op.run_id,
                 op.seq,
@@ -104,7 +102,7 @@ class Ledger:
         facts = self._facts
         used_s, used_tokens = facts.served_s, facts.tokens
         before_s, before_tokens = self._charged
-        await self._writer.call(
+        await self._writer.write(
             self._store.mutations.commit_version,
             self._run_id,
             version,
@@ -138,12 +136,12 @@ class Ledger:
 
     async def progress(self) -> Json:
         """What the run's controller committed last."""
-        row = await self._writer.call(self._store.runs.get, self._run_id)
+        row = await self._writer.write(self._store.runs.get, self._run_id)
         return row.progress
 
     async def save_progress(self, progress: Json) -> None:
         """Keep the controller's progress where there is no version to commit it with."""
-        await self._writer.call(
+        await self._writer.write(
             self._store.runs.save_progress, self._run_id, progress, now=self._head.wall()
         )
         self._facts.step = int(progress.get("step", self._facts.step))

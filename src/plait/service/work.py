@@ -127,6 +127,8 @@ class SampleWork:
     n: int
     params: SamplingParams
     prompt_logprobs: bool = False
+    prompt_last: int | None = None
+    """Show those of the prompt's last so many tokens only."""
     topk_prompt: int = 0
     topk_sample: int = 0
 
