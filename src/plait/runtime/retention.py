@@ -1,7 +1,8 @@
 """Retention: which committed versions of a run stay on disk.
 
 The newest ones that may still be sampled or resumed from, and every ``every``-th as a checkpoint,
-of which those stay that ``store.retention`` does not call surplus. Checkpoints that a user asked
+of which those stay that ``store.retention`` does not call surplus; how good one is, is the
+``score`` of the progress that was committed with it. Checkpoints that a user asked
 for are not the schedule's to remove; one that names a version's directory keeps it.
 """
 
@@ -49,17 +50,14 @@ class Retention:
                 path=self._path(version),
                 kind="training",
                 automatic=True,
+                score=self._store.runs.get(self._run_id).progress.get("score"),
                 now=now,
             )
         rows = repository.list(self._run_id)
         leaving = surplus([row for row in rows if row.automatic], self._rule, now=now)
         if leaving:
             repository.delete_many((row.run_id, row.name) for row in leaving)
-        keep = {
-            row.version
-            for row in rows
-            if row not in leaving and self._names_version(row)
-        }
+        keep = {row.version for row in rows if row not in leaving and self._names_version(row)}
         old = self._dirs.surplus(self._recent, keep)
         if old:
             self._store.mutations.forget_versions(self._run_id, old)
