@@ -37,6 +37,8 @@ def run(
 ) -> tuple[list[Ended], dict[Target, int]]:
     """Serve, train four clients for ``n_steps`` steps each, kill ``kills`` times meanwhile."""
     rng, progress = random.Random(seed), Progress()
+    targets = [TARGETS[i % len(TARGETS)] for i in range(kills)]
+    rng.shuffle(targets)
     done: dict[Target, int] = dict.fromkeys(TARGETS, 0)
     ends: list[Ended | None] = [None] * N_CLIENTS
     with Served(directory, "--model", model, "--deterministic", *arguments) as served:
@@ -51,10 +53,9 @@ def run(
         for thread in threads:
             thread.start()
         total = N_CLIENTS * n_steps
-        for i in range(kills):
+        for i, target in enumerate(targets):
             progress.until(total * i // kills)
             time.sleep(rng.uniform(0.0, MOMENT_S))
-            target = rng.choice(TARGETS)
             done[target] += _strike(served, target, rng)
         progress.until(total)
         for thread in threads:
