@@ -1,7 +1,6 @@
 """Sessions: a client's session from its beginning to its end, and the search for old ones."""
 
 import logging
-from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -53,9 +52,7 @@ def routes(house: House) -> APIRouter:
         if more:
             created = told.time(shown[-1].created_at)
             cursor = {"last_created_at": created, "last_session_id": shown[-1].session_id}
-        kept = await house.models.checkpoints(who, model_id=None, limit=None, offset=0)
-        counts = Counter(info.model_id.partition(":train:")[0] for info in kept.items)
-        sessions = [_summary(who.tenant_id, one, counts[one.session_id]) for one in shown]
+        sessions = [_summary(who.tenant_id, session) for session in shown]
         return {"sessions": sessions, "next_cursor": cursor}
 
     @router.get("/sessions/{session_id}", responses=responses())
@@ -124,7 +121,7 @@ def _is(session: SessionInfo, status: bodies.SessionStatus) -> bool:
     return bool(session.ended) and (status.reasons is None or session.ended in status.reasons)
 
 
-def _summary(owner: str, session: SessionInfo, n_checkpoints: int) -> dict[str, Any]:
+def _summary(owner: str, session: SessionInfo) -> dict[str, Any]:
     status: dict[str, Any] | None = {"type": "active"}
     if session.ended in bodies.FINISHED:
         status = {"type": "client_finished", "reason": {"type": session.ended}}
@@ -136,7 +133,7 @@ def _summary(owner: str, session: SessionInfo, n_checkpoints: int) -> dict[str, 
         "owner": owner,
         "project_id": session.project_id,
         "status": status,
-        "checkpoints_count": n_checkpoints,
+        "checkpoints_count": session.n_checkpoints,
         "display_name": session.display_name or None,
         "user_metadata": told.labels(session.user_metadata),
     }
