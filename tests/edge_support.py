@@ -1,6 +1,7 @@
 """Edges for tests: an app in this process over a house on the scripted engine, and its clients."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -86,14 +87,19 @@ async def until(what: Callable[[], Awaitable[Any]], *, soon_s: float = SOON_S) -
     return answer
 
 
+ROWS = "\n".join(json.dumps({"prompt": f"{i}?", "answer": "ab"[i % 2]}) for i in range(40))
+"""Questions that random bytes answer now and then: the scripted engine learns from them."""
+
+
 def job(name: str, **over: Any) -> dict[str, Any]:
-    """A small job of the tiny-sum environment."""
+    """A small job on ``ROWS``, which must come along as ``rows.jsonl``."""
     return {
         "name": name,
-        "environment": {"name": "tiny-sum"},
+        "environment": {"name": "dataset", "file": "rows.jsonl"},
+        "rewards": [{"name": "contains"}],
         "groups": 2,
-        "samples": 4,
+        "samples": 8,
         "steps": 3,
-        "limits": {"max_tokens": 6},
+        "limits": {"max_tokens": 64},
         **over,
     }

@@ -6,6 +6,8 @@ from edge_support import edge
 
 from plait.core.ids import TenantId
 
+JSON = {"Content-Type": "application/json"}
+
 
 async def test_health_needs_no_key_and_everything_else_does(
     tmp_path: Path, byte_model: Path
@@ -38,7 +40,8 @@ async def test_what_is_not_there_answers_in_one_shape(tmp_path: Path, byte_model
             (await e.operator.get("/v1/nothing"), 404),
             (await e.operator.put("/v1/me"), 405),
             (await e.operator.get("/v1/jobs", params={"limit": 0}), 422),
-            (await e.operator.post("/v1/keys", content=b"{"), 400),
+            (await e.operator.post("/v1/keys", content=b"{", headers=JSON), 400),
+            (await e.operator.post("/v1/keys", json=[1]), 422),
         ):
             assert answer.status_code == status, answer.text
             assert set(answer.json()["error"]) == {"message", "type", "code", "param"}

@@ -75,9 +75,7 @@ async def test_what_fails_uses_up_its_number_and_no_other(tmp_path: Path, byte_m
         assert (await one.get(await one.step())).version == 1
         both = [await one.gradient(3, loss="no such loss"), await one.step()]
         ends = [await one.end(r) for r in both]
-        assert all(isinstance(e, Failed) for e in ends), (
-            "the step was asked for behind the gradient"
-        )
+        assert all(isinstance(e, Failed) for e in ends), "it was asked for behind the gradient"
         assert (await one.get(await one.step())).version == 2
 
 

@@ -244,9 +244,10 @@ def topk_sample_logprobs(sampling):
 
 @probe
 def stop_at_a_token(sampling):
-    greedy = list(drawn(sampling, temperature=0.0, stop=[])[0].tokens)
-    found = drawn(sampling, temperature=0.0, stop=[greedy[1]])[0]
-    at = greedy.index(greedy[1])
+    greedy = list(drawn(sampling, temperature=0.0)[0].tokens)
+    token = greedy[min(1, len(greedy) - 1)]
+    found = drawn(sampling, temperature=0.0, stop=[token])[0]
+    at = greedy.index(token)
     check(list(found.tokens) == greedy[: at + 1], (greedy, list(found.tokens)))
     check(str(found.stop_reason).lower().endswith("stop"), found.stop_reason)
 

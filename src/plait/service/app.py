@@ -7,21 +7,18 @@ health, the OpenAPI document, the errors' shape, and the jobs that run as long a
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from plait.service import errors, jobs_api
+from plait.service import errors, jobs_api, openai_api, tinker_api
 from plait.service.jobs_api.desk import Desk
 from plait.service.middleware import Edge
 from plait.service.ports import House
 
-DOORS = ("openai_api", "tinker_api")
 DESCRIPTION = (
     "Many RL post-training jobs on the accelerators you already have: the Tinker API under "
     "`/api/v1`, jobs and accounts under `/v1`, and an OpenAI-compatible API under `/v1`."
@@ -65,9 +62,8 @@ def create_app(
         return Health()
 
     app.include_router(jobs_api.router(house, desk))
-    for name in DOORS:
-        if find_spec(f"plait.service.{name}") is not None:
-            app.include_router(import_module(f"plait.service.{name}").router(house))
+    app.include_router(openai_api.router(house))
+    app.include_router(tinker_api.router(house))
     return Edge(app, house.access)
 
 

@@ -79,7 +79,7 @@ def install(app: FastAPI) -> None:
         more = f" (and {len(found) - MAX_PLACES} more)" if len(found) > MAX_PLACES else ""
         malformed = any(one["type"] == "json_invalid" for one in found)
         status = 400 if malformed else 422
-        return answer(status, text + more, "request", param=places[0][0] if places else None)
+        return answer(status, text + more, "request", param=places[0][0] or None)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:

@@ -41,6 +41,7 @@ from plait.service.outside import Outside
 from plait.service.ports import ModelOffer
 from plait.service.requests import Requests
 from plait.service.residents import Residents, Share
+from plait.service.sample_lane import SampleLane
 from plait.service.sampling import Sampling
 from plait.service.sessions import LOST_S, Sessions
 from plait.service.work import Codec
@@ -180,6 +181,10 @@ class House:
         """The running launch of a base model, started on first use; NotFound."""
         return await self.launches.launch(base_model)
 
+    async def lane(self, base_model: str) -> SampleLane:
+        """The lane of outside samples of a base model; NotFound."""
+        return await self.sampling.lane(base_model)
+
     def launched(self, base_model: str) -> Launch | None:
         """The running launch of a base model; None if there is none at the moment."""
         return self.launches.launched(base_model)
@@ -204,6 +209,7 @@ class House:
                 checkpoints=self.checkpoints,
                 sampling=self.sampling,
                 codec=self.codec,
+                limits=self.access.limits,
                 wall=self.wall,
             )
 

@@ -17,6 +17,7 @@ from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
 if TYPE_CHECKING:
     from plait.jobs.launch import Launch
     from plait.service.access import Access
+    from plait.service.sample_lane import SampleLane
     from plait.store.store import Store
 
 P = ParamSpec("P")
@@ -124,6 +125,7 @@ class SessionInfo:
     display_name: str = ""
     project_id: str = ""
     ended: str = ""
+    n_checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,8 @@ class Page(Generic[T]):
 
 
 class Requests(Protocol):
-    """Numbered requests of models (durable) and samplers (re-executable), and what became of them."""
+    """Numbered requests of models (durable), those of samplers (re-executable), and what became
+    of them."""
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -179,7 +182,8 @@ class Clients(Protocol):
     """Client sessions and their samplers."""
 
     async def open_session(self, who: Who, told: Mapping[str, Any]) -> str:
-        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id, display_name."""
+        """A new session's id. ``told``: tags, user_metadata, sdk_version, project_id and
+        display_name."""
 
     async def heartbeat(self, who: Who, session_id: str) -> None:
         """It is alive; SessionEnded if it was finished."""
@@ -257,8 +261,11 @@ class Models(Protocol):
 class Calls(Protocol):
     """The store's thread."""
 
+    async def write(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The answer of a repository's method, durable before it is here."""
+
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The answer of ``function``, durable before it is here."""
+        """The same of any function, by itself."""
 
 
 class House(Protocol):
@@ -293,7 +300,10 @@ class House(Protocol):
         """Base models served."""
 
     async def launch(self, base_model: str) -> "Launch":
-        """The running launch of a base model, started on first use; NotFound if it is none."""
+        """The launch of a base model, started on first use; NotFound if it is not served."""
+
+    async def lane(self, base_model: str) -> "SampleLane":
+        """The lane of its outside samples; NotFound if it is not served."""
 
     def launched(self, base_model: str) -> "Launch | None":
         """Its launch if that runs."""

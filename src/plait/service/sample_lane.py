@@ -124,13 +124,16 @@ class SampleLane:
         *,
         room: int,
         room_tokens: int,
+        longest: int,
         pins: Snapshots,
         slots: int = ADAPTER_SLOTS,
         share: Callable[[Source], Share] = lambda source: Share(),
         hold: Callable[[TenantId], Hold | None] = lambda tenant: None,
         on_spent: Callable[[Spent], None] = lambda spent: None,
     ) -> None:
+        """``longest``: tokens that one sample may have, its prompt's included."""
         self._samples, self._room, self._room_tokens = samples, room, room_tokens
+        self.longest = longest
         self._pins, self._share, self._hold, self._on_spent = pins, share, hold, on_spent
         self._slots = Slots(slots, load=self._load, drop=self._drop)
         self._turns = Turns()
@@ -354,7 +357,7 @@ class SampleLane:
         self._n_pins += 1
         name = self._pin_of[policy] = f"{self._n_pins}"
         pinned = await asyncio.to_thread(self._pins.take, name, Path(path), durable=False)
-        op_id = OpId(f"guest/{self._n_pins}")
+        op_id = OpId(f"guest/{name}")
         await self._samples.load(run_id, version or 0, str(pinned), op_id)
 
     def _drop(self, policy: Policy) -> None:
@@ -373,6 +376,7 @@ def lane_of(head: Head, pins: Path, **options: Any) -> SampleLane:
         head.samples,
         room=round(FED * settings.max_seqs * settings.rollout_workers),
         room_tokens=settings.kv_blocks * settings.block_size,
+        longest=min(head.shape.max_context, settings.worker_kv_blocks * settings.block_size),
         pins=Snapshots(pins),
         **options,
     )

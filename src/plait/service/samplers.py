@@ -62,7 +62,7 @@ class Samplers:
 
     async def recover(self) -> None:
         """Take up what lives, and clear what an end by force has left of the rest."""
-        live: list[SamplerRow] = await self._writer.write(self._store.samplers.live)
+        live = await asyncio.to_thread(self._store.samplers.live)
         for row in live:
             self._enter(row)
         keep = {row.session_id for row in live}
@@ -84,7 +84,7 @@ class Samplers:
         if sampler_id in self._rows:
             return sampler_id
         run_id = names.run_of(model_id)
-        run = await self._writer.write(self._store.runs.get, run_id)
+        run = await asyncio.to_thread(self._store.runs.get, run_id)
         path = await self._link(session_id, f"{sampler_seq}-{version}", version_dir)
         await self._open(
             sampler_id,
@@ -111,7 +111,7 @@ class Samplers:
             info = await self._models.checkpoint(who, path)
             files = await self._models.files(who, path)
             run_id = names.run_of(info.model_id)
-            row = await self._writer.write(
+            row = await asyncio.to_thread(
                 self._store.checkpoints.find, run_id, path.partition("://")[2].partition("/")[2]
             )
             where = {
@@ -212,7 +212,7 @@ class Samplers:
     async def _row(self, who: Who, sampler_id: str, *, freed_too: bool = False) -> SamplerRow:
         row = self._rows.get(sampler_id)
         if row is None and SAMPLER_ID.fullmatch(sampler_id):
-            row = await self._writer.write(self._store.samplers.find, sampler_id)
+            row = await asyncio.to_thread(self._store.samplers.find, sampler_id)
         if row is None or row.tenant_id != who.tenant_id:
             raise NotFound(f"there is no sampler {sampler_id[:120]!r}: open one")
         if row.freed_at is None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from plait.core.ids import TenantId
 from plait.service.ports import Ended, Outcome, Who
+from plait.service.sample_lane import SampleLane
 from plait.service.work import SampleWork
 
 
@@ -17,6 +18,9 @@ class Sampling(Protocol):
 
     async def close(self) -> None:
         """Refuse what is under way: it is asked for again."""
+
+    async def lane(self, base_model: str) -> SampleLane:
+        """The lane of a base model, whose launch is started if need be; NotFound."""
 
     async def open(
         self, who: Who, session_id: str, seq: int, *, base_model: str | None, path: str | None
