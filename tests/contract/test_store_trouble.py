@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from plait.core.errors import StoreError
 from plait.core.ids import LOCAL_TENANT, RunId
@@ -151,11 +152,20 @@ def small_files(n_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> None:
-    """In one group: small requests and one that is larger than what is left."""
+@pytest.mark.parametrize("cached_pages", [2000, 1], ids=["at the commit", "before the commit"])
+async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(
+    tmp_path: Path, cached_pages: int
+) -> None:
+    """In one group: small requests and one that is larger than what is left. What does not fit in
+    the cache is written to the log at once, and its failure ends the transaction then and there."""
     with Store.at(tmp_path / "s.db") as store:
         store.sessions.open("s", tenant_id=LOCAL_TENANT, told={}, now=1.0)
         store.runs.create(RUN, tenant_id=LOCAL_TENANT, name="r", spec={}, now=1.0)
+        sa.event.listen(
+            store.database._engine,
+            "begin",
+            lambda connection: connection.exec_driver_sql(f"PRAGMA cache_size={cached_pages}"),
+        )
         writer = GroupWriter(store.database)
         room = (tmp_path / "s.db-wal").stat().st_size + 400_000
         with small_files(room):
