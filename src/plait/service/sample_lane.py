@@ -357,7 +357,7 @@ class SampleLane:
         self._n_pins += 1
         name = self._pin_of[policy] = f"{self._n_pins}"
         pinned = await asyncio.to_thread(self._pins.take, name, Path(path), durable=False)
-        op_id = OpId(f"guest/{self._n_pins}")
+        op_id = OpId(f"guest/{name}")
         await self._samples.load(run_id, version or 0, str(pinned), op_id)
 
     def _drop(self, policy: Policy) -> None:

@@ -198,6 +198,10 @@ class SampleRequests:
 
     def _end(self, request: _Request, outcome: Ready | Failed) -> None:
         request.outcome, request.ended_s = outcome, self._now()
+        if request.lost:  # asked for again, it begins anew
+            self._requests.pop(request.key, None)
+            request.done.set()
+            return
         self._ended[request.key] = request
         self._kept_bytes += request.n_bytes
         sampler_id, seq = request.key

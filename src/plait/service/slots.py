@@ -139,16 +139,18 @@ class Slots:
             raise
 
     def _serve_waiters(self) -> None:
+        full = False
         for waiter in list(self._waiters):
             slot = self._slots.get(waiter.policy)
             if slot is not None and slot.closed:
                 continue  # its own last samples are still under way
             if slot is not None:
                 self._enter(waiter.policy, slot)
-            elif self._has_room():
-                slot = self._begin(waiter.policy, waiter.path)
+            elif full or not self._has_room():
+                full = True  # the first has first claim to the next room
+                continue
             else:
-                break
+                slot = self._begin(waiter.policy, waiter.path)
             self._waiters.remove(waiter)
             waiter.turn.set_result(slot)
         self._close_for_waiters()

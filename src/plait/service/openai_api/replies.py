@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from plait.core.operations import Ranked, Sampled, SampleResult, StopReason
+from plait.core.operations import Ranked, Sampled, SampleResult
 from plait.models.tokenizer import Tokenizer
 from plait.service.openai_api.asked import Asked
 from plait.service.openai_api.text import INCOMPLETE, text_of
@@ -12,11 +12,6 @@ Json = dict[str, Any]
 
 LEAST = -9999.0
 """OpenAI's number for what is as good as impossible; JSON has no infinity."""
-
-
-def finish_reason(sampled: Sampled) -> str:
-    """``stop`` for an end token or a stop string, ``length`` for the limit."""
-    return "length" if sampled.stop_reason is StopReason.LENGTH else "stop"
 
 
 def usage(asked: Asked, n_drawn: int) -> Json:
@@ -86,13 +81,13 @@ def chat_reply(
     """A whole answer of the chat endpoint."""
     choices = []
     for index, sampled in enumerate(results[0].samples):
-        text = text_of(asked.tokenizer, sampled, stops=asked.stops, ends=asked.ends)
+        text, reason = text_of(asked.tokenizer, sampled, stops=asked.stops, ends=asked.ends)
         scored = chat_logprobs(asked.tokenizer, sampled.tokens, sampled.logprobs, sampled.topk)
         choice: Json = {
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
             "logprobs": scored if logprobs else None,
-            "finish_reason": finish_reason(sampled),
+            "finish_reason": reason,
         }
         choices.append(choice | ({"token_ids": list(sampled.tokens)} if ids else {}))
     prompt = {"prompt_token_ids": list(asked.works[0].prompt)} if ids else {}
@@ -116,14 +111,14 @@ def text_reply(
     for work, result in zip(asked.works, results, strict=True):
         before = asked.tokenizer.decode(work.prompt) if echo else ""
         for sampled in result.samples:
-            text = text_of(asked.tokenizer, sampled, stops=asked.stops, ends=asked.ends)
+            text, reason = text_of(asked.tokenizer, sampled, stops=asked.stops, ends=asked.ends)
             choice: Json = {
                 "index": len(choices),
                 "text": before + text if drawn else before,
                 "logprobs": _scored(asked, work.prompt, result, sampled, echo=echo, drawn=drawn)
                 if logprobs
                 else None,
-                "finish_reason": finish_reason(sampled) if drawn else "length",
+                "finish_reason": reason if drawn else "length",
             }
             if ids:
                 choice["token_ids"] = list(sampled.tokens) if drawn else []

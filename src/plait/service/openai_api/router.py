@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from plait.core.errors import NotFound
+from plait.core.errors import NotFound, RequestError
 from plait.service import errors
 from plait.service.auth import Caller
 from plait.service.openai_api import asked as asking
@@ -57,7 +57,7 @@ def router(house: House) -> APIRouter:
     async def find(who: Who, model: str) -> Served | JSONResponse:
         try:
             return await catalog.find(who, model)
-        except NotFound as error:
+        except (NotFound, RequestError) as error:  # the latter: a path of no known form
             return errors.answer(404, str(error), "model_not_found", param="model")
 
     @routes.post("/chat/completions", responses=errors.responses(), response_class=JSONResponse)

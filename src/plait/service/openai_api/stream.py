@@ -13,12 +13,7 @@ from typing import Any
 from plait.core.errors import PlaitError
 from plait.core.text import writable
 from plait.service.openai_api.asked import Asked
-from plait.service.openai_api.replies import (
-    chat_logprobs,
-    finish_reason,
-    text_logprobs,
-    usage,
-)
+from plait.service.openai_api.replies import chat_logprobs, text_logprobs, usage
 from plait.service.openai_api.text import Unfolding, text_of
 from plait.service.openai_api.watch import Piece, watch
 
@@ -84,11 +79,11 @@ async def events(
                     if opening is not None:
                         yield _line({**plain, "choices": [{"index": piece.index, **opening}]})
                 if (ended := piece.ended) is None:
-                    reason = None
-                    text = unfolding.push([t for t in piece.tokens if t not in asked.ends])
+                    text, reason = unfolding.push(_said(piece, asked)), None
                 else:
-                    reason = finish_reason(ended)
-                    whole = text_of(asked.tokenizer, ended, stops=asked.stops, ends=asked.ends)
+                    whole, reason = text_of(
+                        asked.tokenizer, ended, stops=asked.stops, ends=asked.ends
+                    )
                     text = unfolding.end(whole)
                 yield _line({**plain, "choices": [tell(piece, text, reason)]})
     except PlaitError as error:
@@ -98,6 +93,10 @@ async def events(
     if with_usage:
         yield _line({**head, "choices": [], "usage": usage(asked, n_drawn)})
     yield DONE
+
+
+def _said(piece: Piece, asked: Asked) -> list[int]:
+    return [t for t in piece.tokens if t not in asked.ends]
 
 
 def _line(value: Json) -> str:

@@ -12,15 +12,16 @@ from plait.models.tokenizer import Tokenizer
 
 INCOMPLETE = "\ufffd"
 """What a decoder shows for the first bytes of a character."""
-PATIENCE_TOKENS = 8
-"""No character has more than four bytes: what is incomplete after so many tokens stays so."""
 
 
 def text_of(
     tokenizer: Tokenizer, sampled: Sampled, *, stops: Sequence[str], ends: Collection[int]
-) -> str:
-    """The text of an ended sample."""
-    return cut(tokenizer.decode(said(sampled, ends)), stops)
+) -> tuple[str, str]:
+    """The text of an ended sample, and OpenAI's reason for its end."""
+    whole = tokenizer.decode(said(sampled, ends))
+    text = cut(whole, stops)
+    at_limit = sampled.stop_reason is StopReason.LENGTH and text == whole
+    return text, "length" if at_limit else "stop"
 
 
 def said(sampled: Sampled, ends: Collection[int]) -> tuple[int, ...]:
@@ -45,16 +46,18 @@ class Unfolding:
         self._ids: list[int] = []
         self._from = self._read = 0
         """Text of ``ids[from:read]`` is context: decoders look at what is before."""
-        self._text = ""
+        self._before = self._text = ""
+        """Text of ``ids[:read]``, and all that is complete."""
         self._n_given = 0
 
     def push(self, tokens: Sequence[int]) -> str:
         """Text that is certain now and was not before."""
         self._ids.extend(tokens)
         context = self._tokenizer.decode(self._ids[self._from : self._read])
-        text = self._tokenizer.decode(self._ids[self._from :])
-        if not (text.endswith(INCOMPLETE) and len(self._ids) - self._read < PATIENCE_TOKENS):
-            self._text += text[len(context) :]
+        text = self._tokenizer.decode(self._ids[self._from :])[len(context) :]
+        self._text = self._before + text.rstrip(INCOMPLETE)
+        if not text.endswith(INCOMPLETE):
+            self._before = self._text
             self._from, self._read = self._read, len(self._ids)
         return self._give(self._n_certain())
 
