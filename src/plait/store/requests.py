@@ -7,7 +7,8 @@ Invariants:
   The same number again answers the original, whatever it asks for.
 - A request ends once, in an answer or in an error; whoever ends it a second time changes nothing
   (a gradient that is carried out again after a crash keeps the answer that was given).
-- A body is kept until ``shed``, an answer until ``prune``; the number stays used for ever.
+- A body is kept until ``shed``, an answer until ``prune``; the number stays used until ``forget``,
+  long after its session has ended.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from plait.core.errors import NotFound
 from plait.core.ids import TenantId
 from plait.store.database import Database
 from plait.store.rows import MutationStatus
-from plait.store.schema import request_bodies, requests
+from plait.store.schema import request_bodies, requests, sessions
 
 Category = Literal["", "user", "server", "unknown"]
 
@@ -237,6 +238,24 @@ class Requests:
                     .where(sa.tuple_(requests.c.owner, requests.c.seq).in_(keys))
                     .values(answer=None)
                 )
+            return len(keys)
+
+    def forget(self, *, ended_before: float, limit: int = 1000) -> int:
+        """Drop all about requests of sessions that ended before a time, numbers included: such a
+        session takes nothing more. How many: fewer than ``limit`` when there are no more."""
+        old = (
+            sa.select(requests.c.owner, requests.c.seq)
+            .join(sessions, sessions.c.session_id == requests.c.session_id)
+            .where(sessions.c.ended_at < ended_before, requests.c.finished_at.is_not(None))
+            .limit(limit)
+        )
+        with self._database.write() as connection:
+            keys = [tuple(found) for found in connection.execute(old)]
+            if keys:
+                for table in (request_bodies, requests):
+                    connection.execute(
+                        table.delete().where(sa.tuple_(table.c.owner, table.c.seq).in_(keys))
+                    )
             return len(keys)
 
     def _insert(self, row: RequestRow, body: bytes | None) -> Asked:
