@@ -8,6 +8,7 @@ turns. A step is timed from end to end of a step; the first is left out.
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
@@ -97,4 +98,4 @@ def _sdk(served: Served, ids: list[list[int]]) -> float:
 
 def _per_step(ends: Sequence[float]) -> float:
     """The median time from a step's end to the next one's."""
-    return median(b - a for a, b in zip(ends, ends[1:], strict=False))
+    return median(b - a for a, b in pairwise(ends))
