@@ -57,7 +57,7 @@ TICK_S = 1.0
 """How often sessions, checkpoints and idle lines are looked at: their times are minutes."""
 SWEEP_TICKS = 30
 """Ticks between two looks at what has expired."""
-TIDY_TICKS = 300
+TIDY_TICKS = 60
 """Ticks between two pieces of what the store forgets: each looks through the sessions of months."""
 
 
