@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -109,7 +109,7 @@ def measure() -> Measured:
 def run_recipe(served: Served, recipe: Recipe, log: Path) -> Ran:
     """Start it and wait for its end."""
     keys: dict[str, Any] = {
-        "model_name": served.model,
+        "model_name": served.model_dir,
         "renderer_name": "role_colon",
         "log_path": log,
         "behavior_if_log_dir_exists": "delete",
@@ -141,7 +141,9 @@ def run_sft(served: Served, log: Path) -> Ran:
     file = log / "sums.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n")
     steps = 4
-    told = served.told(file=str(file), log=str(log / "run"), steps=steps)
+    told = replace(served, model=served.model_dir).told(
+        file=str(file), log=str(log / "run"), steps=steps
+    )
     return _ran(served, "sft", [str(PROGRAMS / "sft.py"), told], log / "run", steps)
 
 

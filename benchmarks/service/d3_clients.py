@@ -5,6 +5,7 @@ tokens; "loop": snapshot, 4 × 4 samples of 32 tokens, gradient, step, each clie
 Both servers are up and get the same two cores; while one is driven the other is idle.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
@@ -84,7 +85,9 @@ def _drive(served: Served, n: int, sdk: str, steps: int) -> dict[str, Any]:
 
 
 def _plain(served: Served, at_once: int) -> float:
-    told = served.told(**SHAPE, steps=STEPS["ours"], at_once=at_once)
+    told = json.dumps(
+        {"model": served.model_dir, **SHAPE, "steps": STEPS["ours"], "at_once": at_once}
+    )
     return float(plain("plain_training.py", told, threads=CORES)["tok_s"])
 
 

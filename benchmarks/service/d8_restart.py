@@ -39,9 +39,10 @@ def measure(model: str = MODEL, runs: int = RUNS) -> Measured:
             starts, found, resting = [], {}, []
             for i in range(REPEATS):
                 port = urlsplit(served.url).port or 0
-                with serving(
-                    model, directory=served.directory, port=port, key=served.key
-                ) as (again, process):
+                with serving(model, directory=served.directory, port=port, key=served.key) as (
+                    again,
+                    process,
+                ):
                     starts.append(again.ready_s)
                     resting.append(sum(p.memory_info().rss for p in family(again.pid)))
                     if i == REPEATS - 1:
@@ -62,6 +63,5 @@ def measure(model: str = MODEL, runs: int = RUNS) -> Measured:
             "went_on": found["went_on"],
             "runs": made,
             "rss_gb": max(resting) / 1e9,
-
         },
     )

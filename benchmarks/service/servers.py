@@ -39,7 +39,8 @@ class Served:
     url: str
     key: str
     model: str
-    """What its clients call the base model: a directory, so that they find the tokenizer."""
+    """What its clients call the base model."""
+    model_dir: str
     pid: int
     directory: Path
     ready_s: float
@@ -131,9 +132,10 @@ def plait_serve(
     key: str = "",
 ) -> Iterator[Served]:
     """``plait serve``; killed hard at the end of the block if the block itself says so."""
-    with serving(
-        model, directory=directory, port=port, cores=cores, options=options, key=key
-    ) as (served, _):
+    with serving(model, directory=directory, port=port, cores=cores, options=options, key=key) as (
+        served,
+        _,
+    ):
         yield served
 
 
@@ -149,11 +151,10 @@ def serving(
 ) -> Iterator[tuple[Served, Start]]:
     """The same with its process, for who wants to kill it. ``key``: of a directory that has one."""
     place = directory or Path(tempfile.mkdtemp(prefix="plait-bench-"))
-    model_dir = str(resolve(model))
     begun = time.perf_counter()
     start = Start(
         [
-            *(*PLAIT, "serve", "--dir", str(place), "--model", model_dir),
+            *(*PLAIT, "serve", "--dir", str(place), "--model", model),
             *("--bind", f"127.0.0.1:{port}", "--cores", str(cores), *options),
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -167,7 +168,8 @@ def serving(
             Served(
                 url=url,
                 key=key,
-                model=model_dir,
+                model=model,
+                model_dir=str(resolve(model)),
                 pid=start.process.pid,
                 directory=place,
                 ready_s=time.perf_counter() - begun,
@@ -213,6 +215,7 @@ def skyrl(model: str = MODEL) -> Iterator[Served]:
             url=url,
             key=f"tml-{secrets.token_hex(8)}",
             model=model_dir,
+            model_dir=model_dir,
             pid=start.process.pid,
             directory=place,
             ready_s=time.perf_counter() - begun,

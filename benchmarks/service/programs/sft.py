@@ -1,6 +1,6 @@
 """Supervised fine-tuning by the cookbook on a file of conversations; in the cookbook's environment.
 
-    sft.py '{"url": …, "model": …, "file": …, "log": …, "steps": 4}'   (TINKER_API_KEY is set)
+sft.py '{"url": …, "model": …, "file": …, "log": …, "steps": 4}'   (TINKER_API_KEY is set)
 """
 
 import asyncio

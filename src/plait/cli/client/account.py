@@ -1,5 +1,7 @@
 """Account: ``plait quota`` and ``plait usage``."""
 
+from typing import Any
+
 from plait.cli.client.session import connected
 from plait.cli.client.show import said, show_rows
 from plait.cli.console import show_json
@@ -24,7 +26,7 @@ def quota_command(*, as_json: bool) -> int:
         return 0
     weight, priority = found.get("weight"), found.get("priority")
     print(f"{found['tenant_id']}: weight {said('', weight)}, priority {said('', priority)}")
-    rows = [{"name": name, **limit} for name, limit in sorted(found["limits"].items())]
+    rows = [_limit(name, limit) for name, limit in sorted(found["limits"].items())]
     columns = {"limit": "name", "used": "used", "of": "limit", "unit": "unit"}
     show_rows(columns, rows, none="no limits")
     return 0
@@ -39,6 +41,12 @@ def usage_command(*, by: str, as_json: bool) -> int:
     if as_json:
         show_json(found)
         return 0
-    rows = [*found["usage"], {BY[by]: "total", **found["total"]}]
+    rows = [*found["usage"], {**found["total"], BY[by]: "total"}]
     show_rows({by: BY[by], **USAGE}, rows, none="nothing yet")
     return 0
+
+
+def _limit(name: str, limit: dict[str, Any]) -> dict[str, str]:
+    key = name if name.endswith("_bytes") else ""
+    shown = {part: said(key, limit.get(part)) for part in ("used", "limit")}
+    return {"name": name, "unit": "" if key else limit["unit"], **shown}

@@ -35,14 +35,16 @@ def said(key: str, value: Any) -> str:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if key.endswith("_bytes") and isinstance(value, int):
+    if key.endswith("_bytes") and isinstance(value, int | float):
         return size(value)
     if key.endswith("_s") and isinstance(value, int | float):
         return f"{value:.1f}"
     if key.endswith("_at"):
         return str(value)[:19].replace("T", " ")
-    if isinstance(value, float):
+    if isinstance(value, float) and not value.is_integer():
         return f"{value:.3g}"
+    if isinstance(value, float):
+        return f"{int(value):,}"
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)
