@@ -19,7 +19,7 @@ class SumData(vf.TaskData):
 
 
 class Sum(vf.Task[SumData]):
-    """Pays 1 if the last number of the answer is the sum, and a little for any number."""
+    """Pays 1 if the last number of the answer is the sum."""
 
     @vf.reward(weight=1.0)
     async def right(self, trace: vf.Trace) -> float:
