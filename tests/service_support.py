@@ -92,6 +92,7 @@ class Client:
 
     @classmethod
     async def open(cls, house: House, who: Who = ALICE) -> "Client":
+        await house.access.put_tenant(who.tenant_id)
         return cls(house, who, await house.clients.open_session(who, {}))
 
     async def create(self, model: str | Path, seed: int = 0) -> str:

@@ -32,12 +32,14 @@ class Keys:
                 tenant = headers[b"x-api-key"].decode().removeprefix("tml-")
                 scope[auth.STATE] = Who(tenant_id=TenantId(tenant))
             if encoding := headers.get(b"content-encoding"):
-                message = await receive()
-                assert not message.get("more_body")
-                message["body"] = unpack(message["body"], encoding.decode(), 1 << 26)
+                body, more = b"", True
+                while more:
+                    message = await receive()
+                    body, more = body + message["body"], message.get("more_body", False)
+                whole = unpack(body, encoding.decode(), 1 << 26)
 
                 async def unpacked() -> Any:
-                    return message
+                    return {"type": "http.request", "body": whole}
 
                 await self.app(scope, unpacked, send)
                 return

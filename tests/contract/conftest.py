@@ -20,7 +20,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":
         return sqlite_url(tmp_path / "store.db")
-    return str(request.getfixturevalue("postgres").new_database())
+    return str(request.getfixturevalue("postgres").empty())
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def run(
             except BaseException as error:
                 progress.fail(error)
 
-        threads = [threading.Thread(target=drive, args=(i,)) for i in range(N_CLIENTS)]
+        threads = [threading.Thread(target=drive, args=(i,), daemon=True) for i in range(N_CLIENTS)]
         for thread in threads:
             thread.start()
         total = N_CLIENTS * n_steps

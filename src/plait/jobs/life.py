@@ -156,6 +156,7 @@ class Life:
             max_staleness=spec.staleness,
             checkpoint_every=spec.checkpoint.every,
             keep_last=spec.checkpoint.keep_last,
+            keep_best=spec.checkpoint.keep_best,
             tenant_id=job.tenant_id,
         )
 

@@ -116,6 +116,7 @@ class Session:
         max_staleness: int = 0,
         checkpoint_every: int = 10,
         keep_last: int = 2,
+        keep_best: int = 0,
         tenant_id: TenantId = LOCAL_TENANT,
         about: Json | None = None,
         samplable: bool = True,
@@ -157,6 +158,7 @@ class Session:
             versions_dir,
             every=checkpoint_every,
             keep_last=keep_last,
+            keep_best=keep_best,
             max_staleness=max_staleness,
             launch_dir=self.directory,
         )

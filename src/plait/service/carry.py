@@ -14,6 +14,7 @@ from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
 from plait.service.checkpoints import Checkpoints, Found
 from plait.service.entry import Entry
+from plait.service.limits import Limits
 from plait.service.line import Down, Line
 from plait.service.residents import Known, Residents, is_down
 from plait.service.sampling import Sampling
@@ -49,27 +50,53 @@ class Carrier:
         checkpoints: Checkpoints,
         sampling: Sampling,
         codec: Codec,
+        limits: Limits,
         wall: Callable[[], float],
     ) -> None:
-        self._line, self._owner = line, line.owner
+        self._line, self._owner, self._limits = line, line.owner, limits
+        self._counted = False
+        self._spent_s = 0.0
         self._residents, self._checkpoints = residents, checkpoints
         self._sampling, self._codec, self._wall = sampling, codec, wall
         self._known: Known | None = None
         self._launch: Launch | None = None
         self._client: RunClient | None = None
 
-    async def begin(self) -> tuple[int, Callable[[Work], bytes] | None]:
-        """The model at its last committed version, if it has one."""
-        self._client = self._launch = None
-        self._known = await self._residents.known(self._owner.model_id)
-        if self._known is None or "step" not in self._known.progress:
+    async def committed(self) -> tuple[int, Callable[[Work], bytes] | None]:
+        """The last committed request's number, and what tells its answer again."""
+        known = self._known = await self._residents.known(self._owner.model_id)
+        if known is None or "request" not in known.progress:
             return -1, None
-        self._launch, self._client = await self._residents.take_up(self._known)
-        progress = self._known.progress
-        result = progress.get("result")
-        if result is None:
-            return int(progress.get("request", -1)), None
-        return int(progress["request"]), lambda work: self._told_again(work, result)
+        result = known.progress["result"]
+        return int(known.progress["request"]), lambda work: self._told_again(work, result)
+
+    async def take_up(self) -> None:
+        """The model at its last committed version, if it has one."""
+        await self._admitted()
+        if self._known is not None and "step" in self._known.progress:
+            self._launch, self._client = await self._residents.take_up(self._known, anew=True)
+
+    async def _admitted(self) -> None:
+        """One more of the tenant's runs is alive. Down while it has too many."""
+        if not self._counted and (hold := self._limits.take_run(self._owner.tenant_id)) is not None:
+            raise Down(hold.reason)
+        self._counted = True
+
+    def held(self) -> str:
+        """Why the tenant's work does not start now."""
+        hold = self._limits.hold(self._owner.tenant_id)
+        return "" if hold is None else hold.reason
+
+    def _spend(self, work: Work) -> None:
+        """Tell the limits what the tenant has used."""
+        if self._client is None:
+            return
+        served_s = self._client.facts.served_s
+        tokens = sum(len(d.input_tokens) for d in work.data) if isinstance(work, Batch) else 0
+        self._limits.spend(
+            self._owner.tenant_id, tokens=tokens, device_s=max(0.0, served_s - self._spent_s)
+        )
+        self._spent_s = served_s
 
     def _told_again(self, work: Work, result: Json) -> bytes:
         answer: Answer
@@ -92,6 +119,8 @@ class Carrier:
             if self._launch is not None and is_down(self._launch):
                 raise Down(str(error)) from error
             raise
+        finally:
+            self._spend(work)
         return await asyncio.to_thread(self._codec.write, entry.kind, work, answer)
 
     async def _answer(self, entry: Entry, work: Work) -> Answer:
@@ -224,6 +253,10 @@ class Carrier:
         if self._launch is not None:
             self._residents.let_go(self._launch, self._owner.model_id)
         self._launch = self._client = None
+        self._spent_s = 0.0
+        if self._counted:
+            self._limits.give_run(self._owner.tenant_id)
+            self._counted = False
         if ended and self._known is not None:
             await self._residents.ended(self._owner.model_id, ended, self._wall())
 

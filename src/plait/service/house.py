@@ -209,6 +209,7 @@ class House:
                 checkpoints=self.checkpoints,
                 sampling=self.sampling,
                 codec=self.codec,
+                limits=self.access.limits,
                 wall=self.wall,
             )
 

@@ -22,11 +22,12 @@ from typing import Protocol
 
 from plait.core.errors import EngineError, PlaitError
 from plait.runtime.gradients import GRADIENT_FAILED
+from plait.runtime.whole import whole
 from plait.service.entry import Entry
 from plait.service.log import Log, Owner
 from plait.service.names import request_id
 from plait.service.order import Order
-from plait.service.ports import Failed, Outcome, Ready, Waiting
+from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
 from plait.service.work import Batch, Codec, Kind, Step, Work
 from plait.store.requests import RequestRow
 from plait.store.rows import MutationStatus
@@ -41,7 +42,12 @@ KEPT = 32
 IDLE_S = 300.0
 """After so long without a request a model leaves its worker; it is back in the time of a load."""
 AGAIN_S = 1.0
-"""Before another try where the workers of a base model are gone."""
+"""Before another try where workers are gone, a limit holds, or the disk is full."""
+REMEMBERED = 1024
+"""Numbers before the last committed one of which the line itself knows how they ended."""
+GIVEN_UP = "it never came, and what came after it has waited long enough"
+COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
+"""What makes a version: with it, what came before is carried out for good."""
 
 
 class Down(Exception):
@@ -51,9 +57,16 @@ class Down(Exception):
 class Hands(Protocol):
     """What carries out the work of one model."""
 
-    async def begin(self) -> tuple[int, Callable[[Work], bytes] | None]:
-        """Bring the model to its last committed state. The number of the request that committed it
-        (-1: none did) and what tells its answer again. Down."""
+    async def committed(self) -> tuple[int, Callable[[Work], bytes] | None]:
+        """The number of the request that committed the model's last version (-1: none did) and what
+        tells its answer again."""
+
+    async def take_up(self) -> None:
+        """Bring the model, if it was made, to its last committed version: nothing that came after
+        is left of it. Down."""
+
+    def held(self) -> str:
+        """Why the tenant's work does not start now; empty if it may."""
 
     def carry(self, entry: Entry, work: Work) -> Awaitable[bytes]:
         """Carry out; the answer's body. Down, or a PlaitError that ends the request."""
@@ -62,7 +75,7 @@ class Hands(Protocol):
         """True if nothing is lost by letting the model go."""
 
     async def leave(self, *, ended: str) -> None:
-        """Free what the model holds; ``ended``: for good, and why."""
+        """Free what the model holds, if anything; ``ended``: for good, and why."""
 
     def waits(self) -> str:
         """Why its work is not being done at the moment, if there is a reason."""
@@ -94,6 +107,8 @@ class Line:
         self._lost: str = ""
         """A gradient that was answered could not be made again: the next step must not count."""
         self._hold = ""
+        self._state: QueueState = "paused_capacity"
+        """Of whoever waits while there is a hold."""
         self.doom = ""
         """Why nothing more is carried out, if so."""
         self.used_s = clock()
@@ -108,20 +123,22 @@ class Line:
             if self._entries.get(seq) is known:
                 return request_id(self.owner.model_id, seq)
         if not self._order.used(seq):
-            entry = Entry(seq=seq, kind=kind, accepted_at=self._log.wall())
-            self._entries[seq] = entry
-            try:
-                await self._log.accept(self.owner, seq, kind, body)
-            except BaseException:
-                del self._entries[seq]
-                raise
-            finally:
-                entry.durable.set()
-            if seq < self._order.next + AHEAD:
-                entry.body = body
-                self._begin_reading(entry)
-            self._put(seq)
+            await whole(self._accept(seq, kind, body))
         return request_id(self.owner.model_id, seq)
+
+    async def _accept(self, seq: int, kind: Kind, body: bytes) -> None:
+        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=self._log.wall())
+        try:
+            await self._log.accept(self.owner, seq, kind, body)
+        except BaseException:
+            del self._entries[seq]
+            raise
+        finally:
+            entry.durable.set()
+        if seq < self._order.next + AHEAD:
+            entry.body = body
+            self._begin_reading(entry)
+        self._put(seq)
 
     def has(self, seq: int) -> bool:
         """True if there was a request of that number."""
@@ -129,8 +146,10 @@ class Line:
 
     async def skip(self, seq: int, reason: str) -> None:
         """Use up a number."""
-        if seq in self._entries or self._order.used(seq):
-            return
+        if seq not in self._entries and not self._order.used(seq):
+            await whole(self._skip(seq, reason))
+
+    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
         entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
         self._entries[seq] = entry
         try:
@@ -141,13 +160,15 @@ class Line:
         finally:
             entry.durable.set()
         entry.end(Failed(error=reason, category="user"), self._log.wall())
-        self._put(seq)
+        self._order.put(seq, None if given_up else self._clock())
+        self.wake()
 
     async def outcome(self, seq: int, wait_s: float) -> Outcome | None:
         """What became of a request, waiting for its end up to ``wait_s``; None if there is none."""
         entry = self._entries.get(seq)
         if entry is None:
-            return None
+            past = seq < self._order.next
+            return await self._log.answer(self.owner.model_id, seq) if past else None
         if not entry.ended:
             try:
                 async with asyncio.timeout(wait_s):
@@ -156,12 +177,11 @@ class Line:
                 return self._waiting()
         if entry.outcome is not None:
             return entry.outcome
-        return await self._log.answer(self.owner.model_id, seq, entry.kind)
+        return await self._log.answer(self.owner.model_id, seq)
 
     def end(self, reason: str) -> None:
         """Nothing more is carried out: what is queued fails with the reason."""
         self.doom = self.doom or reason
-        self._changed.set()
         self.wake()
 
     # Its life.
@@ -182,6 +202,7 @@ class Line:
 
     def wake(self) -> None:
         """See to it that what is queued is carried out."""
+        self._changed.set()
         if self._life is None or self._life.done():
             self._life = asyncio.create_task(self._live(), name=f"line-{self.owner.model_id}")
 
@@ -202,7 +223,6 @@ class Line:
 
     def _put(self, seq: int) -> None:
         self._order.put(seq, self._clock())
-        self._changed.set()
         self.wake()
 
     async def _live(self) -> None:
@@ -210,10 +230,10 @@ class Line:
             try:
                 await self._serve()
             except Down as why:
-                self._hold = str(why)
+                self._hold, self._state = str(why), "paused_capacity"
             except Exception as error:  # the recorder of what no request can be blamed for
                 log_.exception("line %s", self.owner.model_id)
-                self._hold = f"{type(error).__name__}: {error}"
+                self._hold, self._state = f"{type(error).__name__}: {error}", "paused_capacity"
             else:
                 return
             finally:
@@ -222,16 +242,20 @@ class Line:
 
     async def _serve(self) -> None:
         """Carry out requests from the last committed one on, until there are none for long."""
-        last, told_again = await self._hands.begin()
-        self._hold, self._lost = "", ""
-        for entry in [e for e in self._entries.values() if e.seq <= last and not e.ended]:
+        last, told_again = await self._hands.committed()
+        self._lost = ""
+        here = [entry for entry in self._entries.values() if entry.durable.is_set()]
+        for entry in [e for e in here if e.seq <= last and not e.ended]:
             if entry.seq == last and told_again is not None:
                 body = told_again(await self._read(entry))
                 await self._end(entry, Ready(kind=entry.kind, body=body))
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
-        behind = [seq for seq in self._entries if seq > last]
-        self._order.rewind(last + 1 if last >= 0 else 0, behind, self._clock())
+        behind = [entry.seq for entry in here if entry.seq > last]
+        self._order.rewind(last + 1, behind, self._clock())
+        if not self.doom:
+            await self._hands.take_up()
+            self._hold = ""
         while (seq := await self._due()) is not None:
             entry = self._entries[seq]
             if entry.ended and not entry.again:
@@ -270,35 +294,36 @@ class Line:
             if known is not None:  # it is on its way to the disk
                 await known.durable.wait()
                 continue
-            await self.skip(seq, "it never came, and what came after it has waited long enough")
+            await whole(self._skip(seq, GIVEN_UP, given_up=True))
 
     async def _start(self, entry: Entry) -> None:
         """Carry out, or begin to where the next need not wait."""
-        self._begin_reading(entry)
+        for seq in range(entry.seq, entry.seq + AHEAD // 2):
+            if (near := self._entries.get(seq)) is not None and near.durable.is_set():
+                self._begin_reading(near)
         assert entry.read is not None
         try:
             work = await asyncio.shield(entry.read)
-        except PlaitError as error:
-            await self._fail(entry, error)
-            return
         except Exception as error:
             await self._fail(entry, error)
             return
-        if isinstance(work, Batch):
-            await self._room.acquire()
-            task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
-            self._open[entry.seq] = task
-            task.add_done_callback(lambda _: self._room.release())
-            for seq in [s for s, t in self._open.items() if t.done() and s != entry.seq]:
-                self._open.pop(seq).result()
-            return
+        await self._while_held()
+        await self._room.acquire()
         task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        await self._settle()
+        task.add_done_callback(lambda _: self._room.release())
+        self._open[entry.seq] = task
+        if isinstance(work, Batch):
+            for seq in [s for s, t in self._open.items() if t.done()]:
+                self._open.pop(seq).result()
+        else:
+            await self._settle()
+
+    async def _while_held(self) -> None:
+        """Wait for as long as the tenant is over a limit."""
+        while why := self._hands.held():
+            self._hold, self._state = why, "paused_rate_limit"
+            await asyncio.sleep(AGAIN_S)
+        self._hold = ""
 
     async def _carry(self, entry: Entry, work: Work) -> None:
         """Do it and write down how it ended."""
@@ -371,15 +396,24 @@ class Line:
         await self._end(entry, Failed(error=text, category="server"))
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
-        commits = entry.kind in (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
-        await self._log.end(self.owner.model_id, entry.seq, outcome, shed=commits)
+        while not await whole(self._try_to_end(entry, outcome)):
+            await asyncio.sleep(AGAIN_S)
+        if entry.kind in COMMITS:
+            for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
+                del self._entries[seq]
+
+    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
+        commits = entry.kind in COMMITS
+        if not await self._log.end(self.owner.model_id, entry.seq, outcome, shed=commits):
+            return False
         entry.end(outcome, self._log.wall())
         self._kept.append(entry)
         while len(self._kept) > KEPT:
             self._kept.popleft().outcome = None
+        return True
 
     def _begin_reading(self, entry: Entry) -> None:
-        if entry.read is None:
+        if entry.read is None and (not entry.ended or entry.again):
             entry.read = asyncio.create_task(self._read(entry))
             entry.read.add_done_callback(lambda t: t.cancelled() or t.exception())
 
@@ -391,4 +425,5 @@ class Line:
 
     def _waiting(self) -> Waiting:
         why = self._hold or self._log.trouble or self._hands.waits()
-        return Waiting(state="paused_capacity", reason=why) if why else Waiting()
+        state = self._state if self._hold else "paused_capacity"
+        return Waiting(state=state, reason=why) if why else Waiting()

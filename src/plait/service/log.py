@@ -1,8 +1,7 @@
 """Log: the store's requests as lines use them.
 
-A request is on the disk before it is acknowledged, and its end before anybody sees it. An end that
-the disk refuses is tried again until it is taken: ``trouble`` says so meanwhile, and nothing else
-is held up by it.
+A request is on the disk before it is acknowledged, and its end before anybody sees it. What the
+disk refuses is said in ``trouble`` until it takes something again.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from plait.core.errors import StoreError
 from plait.core.ids import TenantId
+from plait.service.names import run_of
 from plait.service.ports import Failed, Ready
 from plait.service.work import Kind
 from plait.store.requests import RequestRow
@@ -18,8 +18,10 @@ from plait.store.rows import MutationStatus
 from plait.store.store import Store
 from plait.store.writer import GroupWriter
 
-AGAIN_S = 1.0
-"""Between two tries to write an end: a full disk is not emptied sooner."""
+
+RECALLED = 1024
+"""Requests before the last committed one that a line begins with: clients may still send those
+again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +72,16 @@ class Log:
 
     async def end(
         self, model_id: str, seq: int, outcome: Ready | Failed, *, shed: bool = False
-    ) -> None:
-        """End a request. ``shed``: bodies up to it will never be read again."""
-        while True:
-            try:
-                await self._writer.write(self._end, model_id, seq, outcome, shed)
-            except StoreError as error:
-                self.trouble = str(error)
-                await asyncio.sleep(AGAIN_S)
-            else:
-                self.trouble = ""
-                return
+    ) -> bool:
+        """End a request; False if the disk does not take it now. ``shed``: bodies up to it will
+        never be read again."""
+        try:
+            await self._writer.write(self._end, model_id, seq, outcome, shed)
+        except StoreError as error:
+            self.trouble = str(error)
+            return False
+        self.trouble = ""
+        return True
 
     def _end(self, model_id: str, seq: int, outcome: Ready | Failed, shed: bool) -> None:
         log, now = self._store.requests, self.wall()
@@ -98,18 +99,26 @@ class Log:
             raise StoreError(f"what request {seq} of {model_id} asked for is gone: ask again")
         return body
 
-    async def answer(self, model_id: str, seq: int, kind: Kind) -> Ready | Failed:
-        """How a request that has ended did so."""
+    async def answer(self, model_id: str, seq: int) -> Ready | Failed | None:
+        """How a request that has ended did so; None if there was none."""
         row = await asyncio.to_thread(self._store.requests.find, model_id, seq)
-        if row is None or (row.status is MutationStatus.DONE and row.answer is None):
-            return Failed(error="its answer is no longer kept", category="server")
+        if row is None:
+            return None
         if row.answer is not None:
-            return Ready(kind=kind, body=row.answer)
+            return Ready(kind=Kind(row.kind), body=row.answer)
+        if row.status is MutationStatus.DONE:
+            return Failed(error="its answer is no longer kept", category="server")
         return Failed(error=row.error, category=row.category or "unknown")
 
     async def line(self, model_id: str) -> list[RequestRow]:
-        """A model's requests by number, without what they carry."""
-        return await asyncio.to_thread(self._store.requests.after, model_id)
+        """A model's requests by number, without what they carry: all that may have to be done
+        again, and some before."""
+        return await asyncio.to_thread(self._line, model_id)
+
+    def _line(self, model_id: str) -> list[RequestRow]:
+        run = self._store.runs.find(run_of(model_id))
+        committed = -1 if run is None else int(run.progress.get("request", -1))
+        return self._store.requests.after(model_id, max(-1, committed - RECALLED))
 
     async def open_lines(self) -> list[str]:
         """Models that have requests which have not ended."""

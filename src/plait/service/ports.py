@@ -125,6 +125,7 @@ class SessionInfo:
     display_name: str = ""
     project_id: str = ""
     ended: str = ""
+    n_checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +261,11 @@ class Models(Protocol):
 class Calls(Protocol):
     """The store's thread."""
 
+    async def write(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The answer of a repository's method, durable before it is here."""
+
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The answer of ``function``, durable before it is here."""
+        """The same of any function, by itself."""
 
 
 class House(Protocol):

@@ -64,16 +64,19 @@ class Residents:
         row = await self._writer.write(self._store.runs.find, run_of(model_id))
         return None if row is None else known_of(model_id, row)
 
-    async def take_up(self, known: Known) -> tuple[Launch, RunClient]:
+    async def take_up(self, known: Known, *, anew: bool = False) -> tuple[Launch, RunClient]:
         """The model at its last committed version, or at version 0. Down if its base model is not
-        there."""
+        there. ``anew``: without the gradients that it may have accumulated here."""
         try:
             launch = await self.launches.launch(known.base_model)
         except PlaitError as error:
             raise Down(f"{known.base_model} cannot be started: {error}") from error
         run_id, share = run_of(known.model_id), self._share(known.tenant_id)
         if launch.session.has_run(run_id):
-            return launch, launch.session.run(run_id)
+            if not anew:
+                return launch, launch.session.run(run_id)
+            if not launch.session.let_go(run_id):
+                raise Down("what was under way for it has not ended yet")
         try:
             client = await launch.session.create_run(
                 run_id,

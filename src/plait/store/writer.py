@@ -4,7 +4,7 @@ Group commit: the calls that wait at the moment share one transaction, hence one
 made them. Invariants:
 
 - An answer is given when its call is durable, never before.
-- A call that raises is undone alone (its savepoint); the others of its group are not touched.
+- A call is all or nothing: one that raises is undone whole and alone (its savepoint).
 - If the database itself refuses something (a full disk, a lost server), the whole group has been
   undone, and each of its calls is carried out again by itself: one that is too large for the disk
   does not take the others with it. So a call in a group must have no effect but on the store.
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -42,10 +42,14 @@ class _Call:
     result: Any = None
     error: BaseException | None = None
 
-    def attempt(self) -> None:
+    def attempt(self, database: Database) -> None:
         self.result, self.error = None, None
         try:
-            self.result = self.run()
+            if self.grouped:
+                with database.write():
+                    self.result = self.run()
+            else:
+                self.result = self.run()
         except BaseException as error:  # the recorder: it reaches whoever asked
             self.error = error
 
@@ -62,7 +66,9 @@ class GroupWriter:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
-        self._lock, self._closed = Lock(), False
+        self._lock = Lock()
+        self.closing = Event()
+        """Set when it takes no more calls."""
         self._thread = Thread(target=self._serve, name="plait-store", daemon=True)
         self._thread.start()
 
@@ -80,15 +86,15 @@ class GroupWriter:
     def close(self) -> None:
         """Carry out the calls in the queue and end the thread."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
+            if not self.closing.is_set():
+                self.closing.set()
                 self._queue.put(None)
         self._thread.join()
 
     async def _ask(self, run: Callable[[], R], *, grouped: bool) -> R:
         call = _Call(run=run, grouped=grouped)
         with self._lock:
-            if self._closed:
+            if self.closing.is_set():
                 raise StoreError(CLOSED)
             self._queue.put(call)
         return await asyncio.shield(asyncio.wrap_future(call.future))
@@ -104,7 +110,7 @@ class GroupWriter:
                 if ended:
                     break
             else:
-                call.attempt()
+                call.attempt(self._database)
                 call.answer()
 
     def _gather(self, group: list[_Call]) -> tuple[_Call | None, bool]:
@@ -125,7 +131,7 @@ class GroupWriter:
         try:
             with self._database.write():
                 for call in group:
-                    call.attempt()
+                    call.attempt(self._database)
                     if _of_database(call.error):
                         raise _Refused from call.error
         except _Refused:
@@ -141,7 +147,7 @@ class GroupWriter:
 
     def _one_by_one(self, group: list[_Call]) -> None:
         for call in group:
-            call.attempt()
+            call.attempt(self._database)
 
 
 class _Refused(Exception):

@@ -34,9 +34,7 @@ def router(house: House) -> APIRouter:
     ) -> CheckpointsView:
         """The caller's checkpoints, or one model's, newest first."""
         found = await house.models.checkpoints(who, model_id=run, limit=limit, offset=offset)
-        return CheckpointsView(
-            checkpoints=[_view(info) for info in found.items], total=found.total
-        )
+        return CheckpointsView(checkpoints=[_view(info) for info in found.items], total=found.total)
 
     @api.delete("", status_code=204)
     async def delete(path: CheckpointPath, who: Caller) -> Response:

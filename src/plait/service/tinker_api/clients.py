@@ -3,15 +3,14 @@
 Flags are a throttle that the server holds: a tenant's own (``Clients.flags``) go over everybody's.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.ports import House
 from plait.service.tinker_api import bodies
-from plait.service.tinker_api.submitting import body_of, json_of
 
 FLAGS: dict[str, Any] = {
     "pjwt_auth_enabled": False,
@@ -53,17 +52,13 @@ def routes(house: House) -> APIRouter:
         """The server answers."""
         return {"status": "ok"}
 
-    @router.post("/client/config", **body_of(bodies.Nothing))
-    async def client_config(
-        body: Annotated[bodies.Nothing, Depends(json_of(bodies.Nothing))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/client/config", responses=responses())
+    async def client_config(body: bodies.Nothing, who: Caller) -> dict[str, Any]:
         """Flags of this caller's clients."""
         return {**FLAGS, **await house.clients.flags(who)}
 
-    @router.post("/client/dynamic_config", **body_of(bodies.Nothing))
-    async def dynamic_config(
-        body: Annotated[bodies.Nothing, Depends(json_of(bodies.Nothing))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/client/dynamic_config", responses=responses())
+    async def dynamic_config(body: bodies.Nothing, who: Caller) -> dict[str, Any]:
         """Flags that a running client reads again and again."""
         flags = await house.clients.flags(who)
         return {name: flags.get(name, value) for name, value in DYNAMIC.items()}

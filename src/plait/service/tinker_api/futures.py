@@ -4,16 +4,16 @@ An answer comes within ``HOLD_S``: the result, its failure (status 200: the clie
 again), or ``try_again`` with the queue's state and why, whereupon the client asks again at once.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from plait.service.auth import Caller
+from plait.service.errors import responses
 from plait.service.ports import Failed, House, Ready, Waiting
 from plait.service.tinker_api import bodies
 from plait.service.tinker_api.codec import AS_JSON, PROTOBUF
-from plait.service.tinker_api.submitting import body_of, json_of
 from plait.service.tinker_api.training import PROTOBUF as PROTOBUF_TYPE
 
 HOLD_S = 30.0
@@ -32,10 +32,10 @@ def routes(house: House) -> APIRouter:
     @router.post(
         "/retrieve_future",
         response_class=Response,
-        **body_of(bodies.Future, 410, answers=_ANSWERS),
+        responses={**responses(410), **_ANSWERS},
     )
     async def retrieve_future(
-        body: Annotated[bodies.Future, Depends(json_of(bodies.Future))],
+        body: bodies.Future,
         request: Request,
         who: Caller,
     ) -> Response:
@@ -60,10 +60,8 @@ def routes(house: House) -> APIRouter:
                     return JSONResponse(told)
                 return _answer(outcome, request.headers.get("accept", ""))
 
-    @router.post("/retrieve_futures", **body_of(bodies.Futures))
-    async def retrieve_futures(
-        body: Annotated[bodies.Futures, Depends(json_of(bodies.Futures))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/retrieve_futures", responses=responses())
+    async def retrieve_futures(body: bodies.Futures, who: Caller) -> dict[str, Any]:
         """Which samples of a sampler have ended since the cursor."""
         await house.requests.forget(who, body.retrieved_request_ids)
         wait_s = HOLD_S if body.timeout is None else max(0.0, min(body.timeout, HOLD_S))
@@ -83,10 +81,8 @@ def routes(house: House) -> APIRouter:
             completions.append(told)
         return {"completions": completions, "cursor": cursor}
 
-    @router.post("/cancel_future", status_code=204, **body_of(bodies.Future))
-    async def cancel_future(
-        body: Annotated[bodies.Future, Depends(json_of(bodies.Future))], who: Caller
-    ) -> None:
+    @router.post("/cancel_future", status_code=204, responses=responses())
+    async def cancel_future(body: bodies.Future, who: Caller) -> None:
         """Stop a sample that nobody waits for any more."""
         await house.requests.cancel(who, body.request_id)
 

@@ -3,9 +3,9 @@
 Ids of runs hold colons, ids of checkpoints a slash (``weights/NAME``). Lists are the newest first.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from plait.core.errors import RequestError
 from plait.service import paths
@@ -13,7 +13,6 @@ from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.ports import House, ModelInfo, Who
 from plait.service.tinker_api import bodies, told
-from plait.service.tinker_api.submitting import body_of, json_of
 from plait.service.work import CheckpointKind
 
 RUN = "/training_runs/{model_id}"
@@ -69,22 +68,20 @@ def routes(house: House) -> APIRouter:
         """Keep a checkpoint to oneself again."""
         await house.models.publish(who, _path(model_id, section, name), public=False)
 
-    @router.put(CHECKPOINT + "/ttl", status_code=204, **body_of(bodies.TtlBody))
+    @router.put(CHECKPOINT + "/ttl", status_code=204, responses=responses())
     async def set_ttl(
         model_id: str,
         section: str,
         name: str,
-        body: Annotated[bodies.TtlBody, Depends(json_of(bodies.TtlBody))],
+        body: bodies.TtlBody,
         who: Caller,
     ) -> None:
         """Delete a checkpoint so many seconds from now; never if there are none."""
         path = _path(model_id, section, name)
         await house.models.expire(who, path, ttl_s=body.ttl_seconds)
 
-    @router.post("/weights_info", **body_of(bodies.WeightsPath))
-    async def weights_info(
-        body: Annotated[bodies.WeightsPath, Depends(json_of(bodies.WeightsPath))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/weights_info", responses=responses())
+    async def weights_info(body: bodies.WeightsPath, who: Caller) -> dict[str, Any]:
         """What must be known of a checkpoint to load it."""
         info = await house.models.checkpoint(who, str(paths.parse(body.tinker_path)))
         return {
@@ -95,10 +92,8 @@ def routes(house: House) -> APIRouter:
             "optimizer_config": {"type": "adamw"},
         }
 
-    @router.post("/copy_weights", **body_of(bodies.CopyWeights))
-    async def copy_weights(
-        body: Annotated[bodies.CopyWeights, Depends(json_of(bodies.CopyWeights))], who: Caller
-    ) -> dict[str, str]:
+    @router.post("/copy_weights", responses=responses())
+    async def copy_weights(body: bodies.CopyWeights, who: Caller) -> dict[str, str]:
         """A checkpoint, one's own or a public one, copied under a model of one's own."""
         if (body.session_id is None) != (body.model_seq_id is None):
             raise RequestError("give session_id and model_seq_id, or neither")

@@ -1,25 +1,22 @@
 """Sampling: samplers, and samples from them. A sample needs no place in a model's line."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from plait.core.errors import NotFound, RequestError, RunEnded
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.ports import House, Who
 from plait.service.tinker_api import bodies, samples
-from plait.service.tinker_api.submitting import body_of, json_of
 
 
 def routes(house: House) -> APIRouter:
     """The endpoints, over a house."""
     router = APIRouter()
 
-    @router.post("/create_sampling_session", **body_of(bodies.OpenSampler))
-    async def create_sampling_session(
-        body: Annotated[bodies.OpenSampler, Depends(json_of(bodies.OpenSampler))], who: Caller
-    ) -> dict[str, str]:
+    @router.post("/create_sampling_session", responses=responses())
+    async def create_sampling_session(body: bodies.OpenSampler, who: Caller) -> dict[str, str]:
         """A sampler of a base model or of a checkpoint."""
         if body.base_model is None and body.model_path is None:
             raise RequestError("give a base_model or a model_path")
@@ -32,10 +29,8 @@ def routes(house: House) -> APIRouter:
         )
         return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
-    @router.post("/join_sampling_session", **body_of(bodies.Sampler))
-    async def join_sampling_session(
-        body: Annotated[bodies.Sampler, Depends(json_of(bodies.Sampler))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/join_sampling_session", responses=responses())
+    async def join_sampling_session(body: bodies.Sampler, who: Caller) -> dict[str, Any]:
         """A number for one more client of a sampler."""
         counter = await house.clients.join(who, body.sampling_session_id)
         return {"type": "join_sampling_session", "client_counter": counter}
@@ -45,10 +40,8 @@ def routes(house: House) -> APIRouter:
         """What a sampler samples from."""
         return dict(await house.clients.sampler(who, sampler_id))
 
-    @router.post("/asample", **body_of(bodies.SampleBody))
-    async def asample(
-        body: Annotated[bodies.SampleBody, Depends(json_of(bodies.SampleBody))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/asample", responses=responses())
+    async def asample(body: bodies.SampleBody, who: Caller) -> dict[str, Any]:
         """Continuations of a prompt: a promise, and an id for each of them."""
         room = 0
         if body.sampling_params.max_tokens is None:

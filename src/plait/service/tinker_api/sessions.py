@@ -2,16 +2,15 @@
 
 import logging
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from plait.core.errors import RequestError
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.ports import House, SessionInfo
 from plait.service.tinker_api import bodies, told
-from plait.service.tinker_api.submitting import body_of, json_of
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +22,14 @@ def routes(house: House) -> APIRouter:
     """The endpoints, over a house."""
     router = APIRouter()
 
-    @router.post("/create_session", **body_of(bodies.CreateSession))
-    async def create_session(
-        body: Annotated[bodies.CreateSession, Depends(json_of(bodies.CreateSession))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/create_session", responses=responses())
+    async def create_session(body: bodies.CreateSession, who: Caller) -> dict[str, Any]:
         """A session: what the client makes from here on lives as long as it does."""
         session_id = await house.clients.open_session(who, body.model_dump(exclude_none=True))
         return {"type": "create_session", "session_id": session_id}
 
-    @router.post("/session_heartbeat", **body_of(bodies.Session, 410))
-    async def session_heartbeat(
-        body: Annotated[bodies.Session, Depends(json_of(bodies.Session))], who: Caller
-    ) -> dict[str, str]:
+    @router.post("/session_heartbeat", responses=responses(410))
+    async def session_heartbeat(body: bodies.Session, who: Caller) -> dict[str, str]:
         """The client lives."""
         await house.clients.heartbeat(who, body.session_id)
         return {"type": "session_heartbeat"}
@@ -47,10 +42,8 @@ def routes(house: House) -> APIRouter:
         page = await house.clients.sessions(who, limit=limit, offset=offset)
         return {"sessions": [session.session_id for session in page.items]}
 
-    @router.post("/sessions/search", **body_of(bodies.SearchSessions))
-    async def search_sessions(
-        body: Annotated[bodies.SearchSessions, Depends(json_of(bodies.SearchSessions))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/sessions/search", responses=responses())
+    async def search_sessions(body: bodies.SearchSessions, who: Caller) -> dict[str, Any]:
         """The caller's sessions that match, the newest first."""
         page = await house.clients.sessions(who, limit=MAX_SEARCHED, offset=0)
         found = [session for session in page.items if _matches(session, body)]
@@ -73,10 +66,10 @@ def routes(house: House) -> APIRouter:
             "display_name": session.display_name or None,
         }
 
-    @router.post("/sessions/{session_id}/finish", status_code=204, **body_of(bodies.FinishSession))
+    @router.post("/sessions/{session_id}/finish", status_code=204, responses=responses())
     async def finish(
         session_id: str,
-        body: Annotated[bodies.FinishSession, Depends(json_of(bodies.FinishSession))],
+        body: bodies.FinishSession,
         who: Caller,
     ) -> None:
         """The client is done: what it held is free, what it still asks for is refused."""
@@ -94,10 +87,8 @@ def routes(house: House) -> APIRouter:
         await house.clients.session(who, session_id)
         return {"status": "failed", "error": "this server exports no traces: see plait why RUN"}
 
-    @router.post("/telemetry", **body_of(bodies.Telemetry))
-    async def telemetry(
-        body: Annotated[bodies.Telemetry, Depends(json_of(bodies.Telemetry))], who: Caller
-    ) -> dict[str, str]:
+    @router.post("/telemetry", responses=responses())
+    async def telemetry(body: bodies.Telemetry, who: Caller) -> dict[str, str]:
         """Taken note of: names of events only, for their data may hold keys."""
         names = [str(event.get("event_name") or event.get("event"))[:80] for event in body.events]
         log.debug("client events of %s: %s", who.tenant_id, names)

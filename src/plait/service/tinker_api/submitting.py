@@ -5,9 +5,8 @@ whose it is, uses up its number; else every later request of that model would wa
 be read is accepted, and if it is wrong it fails as a request.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
@@ -19,8 +18,6 @@ from plait.service.ports import House, Who
 from plait.service.tinker_api import bodies
 from plait.service.work import Kind
 
-B = TypeVar("B", bound=bodies.Body)
-
 
 class Promise(BaseModel):
     """What a client polls for: the id of its request, and of its model."""
@@ -31,32 +28,13 @@ class Promise(BaseModel):
     model_id: str
 
 
-def json_of(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
-    """A dependency: the request's JSON body."""
-
-    async def dependency(request: Request) -> B:
-        raw = await request.body()
-        check_json(raw)
-        return bodies.read(kind, raw)
-
-    return dependency
-
-
-def body_of(
-    kind: type[bodies.Body],
-    *statuses: int,
-    protobuf: bool = False,
-    answers: Mapping[int | str, Any] | None = None,
-) -> dict[str, Any]:
+def body_of(kind: type[bodies.Body], *, protobuf: bool = False) -> dict[str, Any]:
     """Arguments of a route that reads the raw body itself: what the API's document says of it."""
     content: dict[str, Any] = {"application/json": {"schema": kind.model_json_schema()}}
     if protobuf:
         content = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
     document = {"requestBody": {"required": True, "content": content}}
-    return {
-        "openapi_extra": document,
-        "responses": {**responses(*statuses), **(answers or {})},
-    }
+    return {"openapi_extra": document, "responses": responses()}
 
 
 async def numbered(

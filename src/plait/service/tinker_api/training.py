@@ -1,15 +1,16 @@
 """Training: the endpoints that make a model and change it. All answer with a promise."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
 from plait.core.errors import NotFound, RequestError
 from plait.service.auth import Caller
 from plait.service.bodies import check_json
+from plait.service.errors import responses
 from plait.service.ports import House, Who
 from plait.service.tinker_api import batches, bodies
-from plait.service.tinker_api.submitting import Promise, body_of, json_of, numbered, submit
+from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
@@ -28,10 +29,8 @@ def routes(house: House) -> APIRouter:
         model_id = f"{body.session_id}:train:{body.model_seq_id}"
         return await submit(house, who, model_id, 0, Kind.CREATE_MODEL, raw)
 
-    @router.post("/get_info", **body_of(bodies.Model))
-    async def get_info(
-        body: Annotated[bodies.Model, Depends(json_of(bodies.Model))], who: Caller
-    ) -> dict[str, Any]:
+    @router.post("/get_info", responses=responses())
+    async def get_info(body: bodies.Model, who: Caller) -> dict[str, Any]:
         """What a model is."""
         info = await house.models.model(who, body.model_id)
         return {
