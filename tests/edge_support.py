@@ -16,6 +16,7 @@ from plait.service.access import Access
 from plait.service.app import create_app
 from plait.service.house import House
 from plait.service.limits import TenantLimits
+from plait.service.tinker_api.codec import TinkerCodec
 
 SOON_S = 60.0
 URL = "http://plait.test"
@@ -52,6 +53,7 @@ class Edge:
 @asynccontextmanager
 async def edge(directory: Path, model: Path, *, app: Any = {}, **over: Any) -> AsyncIterator[Edge]:  # noqa: B006
     """A house and its app, open."""
+    over = {"sampling": None, "codec": TinkerCodec(), **over}
     async with house(directory, model, **over) as opened:
         key = await opened.access.ensure_local_key()
         if key is None:

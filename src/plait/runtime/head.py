@@ -225,8 +225,7 @@ class Head:
                 self.samples.guests.charge(run_id, device_s * (tokens or 1) / total, tokens)
             if facts is None:
                 continue
-            facts.served_s += device_s * (tokens or 1) / total
-            facts.tokens += tokens
+            facts.served(span.kind, device_s * (tokens or 1) / total, tokens)
         for run_id in span.short_of_blocks:
             facts = self.roster.get(run_id)
             if facts is not None:

@@ -23,10 +23,12 @@ import uvicorn
 from plait.core.errors import ConfigError
 from plait.policies.registry import DEFAULT
 from plait.runtime.settings import Settings
+from plait.service import redaction
 from plait.service.app import create_app
 from plait.service.house import House
 from plait.service.ports import ModelOffer
 from plait.service.tinker_api.codec import TinkerCodec
+from plait.service.wire import BoundedHttp
 
 GRACE_S = 2.0
 """For answers under way when the service stops: long polls end no sooner, and are asked again."""
@@ -84,7 +86,7 @@ async def serve(plan: Plan) -> None:
 def _config(house: House, plan: Plan) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(house, allow_code=plan.allow_code),
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -160,5 +162,6 @@ def _listen(host: str, port: int) -> socket.socket:
 def run(plan: Plan) -> int:
     """Serve until a signal; the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    redaction.install()
     asyncio.run(serve(plan))
     return 0
