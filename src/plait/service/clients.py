@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plait.service.names import model_of
+from plait.service.names import model_of, run_of
 from plait.service.ports import Page, SessionInfo, Who
 from plait.service.sampling import Sampling
 from plait.service.sessions import Sessions
@@ -76,4 +76,6 @@ class Clients:
             if run.run_id.startswith(f"{row.session_id}.train.")
         ]
         samplers = [s.sampler_id for s in self._store.samplers.of_session(row.session_id)]
-        return told_of(row, models, samplers)
+        kept = [self._store.checkpoints.list(run_of(model_id)) for model_id in models]
+        n_checkpoints = sum(not one.automatic for rows in kept for one in rows)
+        return told_of(row, models, samplers, n_checkpoints)

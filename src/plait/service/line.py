@@ -45,6 +45,7 @@ AGAIN_S = 1.0
 """Before another try where workers are gone, a limit holds, or the disk is full."""
 REMEMBERED = 1024
 """Numbers before the last committed one of which the line itself knows how they ended."""
+GIVEN_UP = "it never came, and what came after it has waited long enough"
 COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
 """What makes a version: with it, what came before is carried out for good."""
 
@@ -148,7 +149,7 @@ class Line:
         if seq not in self._entries and not self._order.used(seq):
             await whole(self._skip(seq, reason))
 
-    async def _skip(self, seq: int, reason: str) -> None:
+    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
         entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
         self._entries[seq] = entry
         try:
@@ -159,7 +160,8 @@ class Line:
         finally:
             entry.durable.set()
         entry.end(Failed(error=reason, category="user"), self._log.wall())
-        self._put(seq)
+        self._order.put(seq, None if given_up else self._clock())
+        self.wake()
 
     async def outcome(self, seq: int, wait_s: float) -> Outcome | None:
         """What became of a request, waiting for its end up to ``wait_s``; None if there is none."""
@@ -180,7 +182,6 @@ class Line:
     def end(self, reason: str) -> None:
         """Nothing more is carried out: what is queued fails with the reason."""
         self.doom = self.doom or reason
-        self._changed.set()
         self.wake()
 
     # Its life.
@@ -201,6 +202,7 @@ class Line:
 
     def wake(self) -> None:
         """See to it that what is queued is carried out."""
+        self._changed.set()
         if self._life is None or self._life.done():
             self._life = asyncio.create_task(self._live(), name=f"line-{self.owner.model_id}")
 
@@ -221,7 +223,6 @@ class Line:
 
     def _put(self, seq: int) -> None:
         self._order.put(seq, self._clock())
-        self._changed.set()
         self.wake()
 
     async def _live(self) -> None:
@@ -293,7 +294,7 @@ class Line:
             if known is not None:  # it is on its way to the disk
                 await known.durable.wait()
                 continue
-            await self.skip(seq, "it never came, and what came after it has waited long enough")
+            await whole(self._skip(seq, GIVEN_UP, given_up=True))
 
     async def _start(self, entry: Entry) -> None:
         """Carry out, or begin to where the next need not wait."""

@@ -129,7 +129,9 @@ class Sessions:
         return Page(items=rows, total=await asyncio.to_thread(sessions.n_of_tenant, tenant_id))
 
 
-def told(row: SessionRow, model_ids: list[str], sampler_ids: list[str]) -> SessionInfo:
+def told(
+    row: SessionRow, model_ids: list[str], sampler_ids: list[str], n_checkpoints: int
+) -> SessionInfo:
     """A session as doors tell of it."""
     return SessionInfo(
         session_id=row.session_id,
@@ -140,4 +142,5 @@ def told(row: SessionRow, model_ids: list[str], sampler_ids: list[str]) -> Sessi
         display_name=row.told.get("display_name") or "",
         project_id=row.project_id or "",
         ended=row.reason if row.ended_at is not None else "",
+        n_checkpoints=n_checkpoints,
     )

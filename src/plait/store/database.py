@@ -16,7 +16,7 @@ Callers keep transactions short; no transaction spans engine work.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, local
 from typing import Any
@@ -71,7 +71,7 @@ class Database:
         outer = self._writing
         with self._errors():
             if outer is not None:
-                with outer.begin_nested():
+                with self._savepoint(outer):
                     yield outer
                 return
             with self._writer.begin() as connection:
@@ -91,6 +91,25 @@ class Database:
                 return
             with self._reader.begin() as connection:
                 yield connection
+
+    @contextmanager
+    def _savepoint(self, outer: Connection) -> Iterator[None]:
+        """By hand: SQLAlchemy compiles each of its own anew, which costs more than a query."""
+        self._local.depth = depth = getattr(self._local, "depth", 0) + 1
+        try:
+            outer.exec_driver_sql(f"SAVEPOINT plait_{depth}")
+            try:
+                yield
+            except BaseException as error:
+                # What the database itself refused may have ended the whole transaction: that must
+                # not hide why.
+                with suppress(SQLAlchemyError) if of_database(error) else nullcontext():
+                    outer.exec_driver_sql(f"ROLLBACK TO SAVEPOINT plait_{depth}")
+                    outer.exec_driver_sql(f"RELEASE SAVEPOINT plait_{depth}")
+                raise
+            outer.exec_driver_sql(f"RELEASE SAVEPOINT plait_{depth}")
+        finally:
+            self._local.depth = depth - 1
 
     @property
     def _writing(self) -> Connection | None:
@@ -138,6 +157,12 @@ class Database:
             raise StoreError(f"the store {self.where} failed: {error}") from error
         except (OverflowError, UnicodeError) as error:  # drivers', before the database sees it
             raise StoreError(f"the store cannot hold what it was given: {error}") from error
+
+
+def of_database(error: BaseException | None) -> bool:
+    """True if the database itself refused something: its transaction cannot be relied on."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return isinstance(cause, SQLAlchemyError)
 
 
 def sqlite_url(path: str | Path) -> str:
