@@ -30,7 +30,7 @@ class PostgresServer:
     def __init__(self) -> None:
         self._bin = BINARIES[-1].parent
         self.root = Path(tempfile.mkdtemp(prefix="plait-pg-", dir=_fast_disk()))
-        self._data, self._log = self.root / "data", self.root / "log"
+        self.data, self._log = self.root / "data", self.root / "log"
         if os.geteuid() == 0:
             user = _unprivileged()
             os.chown(self.root, user.pw_uid, user.pw_gid)
@@ -39,16 +39,18 @@ class PostgresServer:
             self._as = []
         self._process: subprocess.Popen[bytes] | None = None
         self._n_schemas = 0
-        self._run("initdb", "-D", self._data, "-U", "plait", "-A", "trust", "-E", "UTF8", "-N")
+        self._run("initdb", "-D", self.data, "-U", "plait", "-A", "trust", "-E", "UTF8", "-N")
 
-    def start(self) -> None:
+    def start(self, port: int | None = None) -> None:
         """Start it and wait until it takes connections."""
         for _ in range(ATTEMPTS):
-            self.port = _free_port()
+            self.port = port or _free_port()
             command = [
                 *("setpriv", "--pdeathsig", "QUIT", *self._as, "--"),
-                *(str(self._bin / "postgres"), "-D", str(self._data), "-p", str(self.port)),
+                *(str(self._bin / "postgres"), "-D", str(self.data), "-p", str(self.port)),
                 *("-h", "127.0.0.1", "-k", str(self.root), "-c", "max_connections=40"),
+                # So that what a torn log has lost is not in the tables by chance.
+                *("-c", "bgwriter_lru_maxpages=0"),
             ]
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.root)

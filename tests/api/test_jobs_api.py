@@ -10,6 +10,7 @@ import pytest
 import yaml
 from edge_support import ROWS, edge, job, until
 
+from plait.core.ids import TenantId
 from plait.obs.jsonl import read_jsonl
 
 
@@ -216,7 +217,7 @@ async def test_a_job_goes_on_after_a_restart_as_if_there_was_none(
         await until(far)
         seen = (await alice.get("/v1/jobs/sums")).json()["status"]
     async with edge(tmp_path / "one", byte_model) as e:
-        alice = e.client((await e.access.issue(e.access.tenant("alice").tenant_id)).key)  # type: ignore[arg-type]
+        alice = e.client((await e.access.issue(TenantId("alice"))).key)
         assert seen == "running"
         assert (await ended(alice, made["job_id"]))["status"] == "done"
         assert (await alice.get("/v1/jobs/held")).json()["status"] == "paused"
@@ -279,3 +280,29 @@ async def test_names_that_two_jobs_share_need_an_id(tmp_path: Path, byte_model: 
         answer = await alice.get("/v1/jobs/sums")
         assert answer.status_code == 404
         assert "2 jobs are called so" in answer.json()["error"]["message"]
+
+
+async def test_over_its_tokens_a_tenants_jobs_wait_and_others_go_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice", tokens_per_min=1), await e.tenant("bob")
+        (hers,) = await submit(alice, file_of(byte_model, job("hers", steps=10**6)))
+        (his,) = await submit(bob, file_of(byte_model, job("his", steps=5)))
+
+        async def waits() -> bool:
+            why = (await alice.get("/v1/runs/hers/why")).json()
+            return why["waiting_for"] == "quota" and "1 tokens a minute" in why["reason"]
+
+        await until(waits)
+        assert (await ended(bob, his["job_id"]))["status"] == "done"
+        view = (await alice.get("/v1/jobs/hers")).json()
+        assert (view["status"], view["stage"]) == ("running", "paused")
+        assert "tokens a minute" in view["reason"]
+        await e.access.put_tenant(TenantId("alice"), name="alice")
+        before = (await alice.get("/v1/jobs/hers")).json()["step"]
+
+        async def further() -> bool:
+            return bool((await alice.get(f"/v1/jobs/{hers['job_id']}")).json()["step"] > before)
+
+        await until(further)

@@ -7,6 +7,7 @@ from plait.core.ids import LOCAL_TENANT
 from plait.store.requests import Asked
 from plait.store.rows import MutationStatus
 from plait.store.store import Store
+from plait.store.upkeep import ANSWERS_S, EVENTS_S, REQUESTS_S, tidy
 
 MODEL, OTHER = "s-1:train:0", "s-1:train:1"
 
@@ -166,3 +167,33 @@ def test_a_commit_and_the_answer_that_tells_of_it_are_one_transaction(store: Sto
     row = store.requests.find(MODEL, 1)
     assert row is not None
     assert row.status is MutationStatus.ACCEPTED, "undone with the commit"
+
+
+def test_what_nobody_asks_for_any_more_goes_a_piece_at_a_time(store: Store) -> None:
+    store.sessions.open("s-2", tenant_id=LOCAL_TENANT, told={}, now=1.0)
+    for seq in range(3):
+        ask(store, seq)
+        store.requests.finish(MODEL, seq, b"x", now=2.0)
+    store.requests.accept(
+        "s-2:train:0", 0, tenant_id=LOCAL_TENANT, session_id="s-2", kind="k", body=b"", now=2.0
+    )
+    store.events.add("old", now=1.0)
+    store.events.add("new", now=EVENTS_S + 1.0)
+    store.sessions.finish("s-1", reason="success", now=3.0)
+    assert tidy(store, now=2.0 + ANSWERS_S) == 0
+    row = store.requests.find(MODEL, 1)
+    assert row is not None
+    assert row.answer == b"x"
+    assert tidy(store, now=2.5 + ANSWERS_S, limit=2) == 2
+    assert tidy(store, now=2.5 + ANSWERS_S, limit=2) == 1
+    row = store.requests.find(MODEL, 1)
+    assert row is not None
+    assert row.answer is None
+    assert store.requests.body(MODEL, 1) == b"body"
+    assert tidy(store, now=3.5 + REQUESTS_S) == 3
+    assert store.requests.after(MODEL) == []
+    assert store.requests.body(MODEL, 1) is None
+    assert store.requests.unended("s-2:train:0") == [0], "its session lives"
+    assert [e.kind for e in store.events.after()] == ["old", "new"]
+    assert tidy(store, now=1.5 + EVENTS_S) == 1
+    assert [e.kind for e in store.events.after()] == ["new"]

@@ -5,6 +5,7 @@ keeps the controller's progress and charges the usage in one transaction.
 """
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from plait.core.errors import StoreError
@@ -19,6 +20,9 @@ from plait.store.rows import Json
 from plait.store.store import Store
 from plait.store.usage import Used
 from plait.store.writer import GroupWriter
+
+LEDGER_KINDS = {"rollout": "sample"}
+"""Kinds of spans that the books call otherwise; prompts are counted with what is sampled."""
 
 
 class Ledger:
@@ -37,7 +41,7 @@ class Ledger:
         """``launch_dir``: what the store's paths are relative to, so that a launch can be moved."""
         self._head, self._facts, self._launch_dir = head, facts, launch_dir
         self._store, self._writer, self._retention = store, writer, retention
-        self._charged = (0.0, 0)
+        self._charged: dict[str, tuple[float, int]] = {}
 
     @property
     def _run_id(self) -> RunId:
@@ -100,8 +104,7 @@ class Ledger:
 
     async def _commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
         facts = self._facts
-        used_s, used_tokens = facts.served_s, facts.tokens
-        before_s, before_tokens = self._charged
+        used = dict(facts.by_kind)
         await self._writer.write(
             self._store.mutations.commit_version,
             self._run_id,
@@ -110,18 +113,24 @@ class Ledger:
             str(Path(path).relative_to(self._launch_dir)),
             result={"version": version},
             progress=progress,
-            used=(
-                Used(kind="step", device_s=used_s - before_s, tokens=used_tokens - before_tokens),
-            ),
+            used=tuple(self._uncharged(used)),
             now=self._head.wall(),
         )
-        self._charged = (used_s, used_tokens)
+        self._charged = used
         facts.version, facts.path = version, path
         facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
         step = int((progress or {}).get("step", facts.step))
         if step > facts.step:
             facts.pace.stepped(self._head.now())
         facts.step = step
+
+    def _uncharged(self, used: Mapping[str, tuple[float, int]]) -> Iterator[Used]:
+        """What was not charged with an earlier version."""
+        for kind, (device_s, tokens) in used.items():
+            before_s, before = self._charged.get(kind, (0.0, 0))
+            if device_s > before_s or tokens > before:
+                name = LEDGER_KINDS.get(kind, kind)
+                yield Used(kind=name, device_s=device_s - before_s, tokens=tokens - before)
 
     async def retain(self) -> None:
         """Drop versions that need not be kept. What is committed stays so whatever becomes of

@@ -48,6 +48,7 @@ from plait.service.work import Codec
 from plait.store.database import sqlite_url
 from plait.store.lock import LaunchLock
 from plait.store.store import Store
+from plait.store.upkeep import tidy
 from plait.store.writer import GroupWriter
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ TICK_S = 1.0
 """How often sessions, checkpoints and idle lines are looked at: their times are minutes."""
 SWEEP_TICKS = 30
 """Ticks between two looks at what has expired."""
+TIDY_TICKS = 60
+"""Ticks between two pieces of what the store forgets: each looks through the sessions of months."""
 
 
 class House:
@@ -229,6 +232,8 @@ class House:
                 if n % SWEEP_TICKS == 0:
                     self.lines.forget_idle()
                     await self.checkpoints.expire_due()
+                if n % TIDY_TICKS == 0:
+                    await self.writer.write(tidy, self.store, now=self.wall())
             except StoreError as error:  # a full disk, say: the next tick tries again
                 log.error("housekeeping: %s", error)
 

@@ -45,6 +45,7 @@ AGAIN_S = 1.0
 """Before another try where workers are gone, a limit holds, or the disk is full."""
 REMEMBERED = 1024
 """Numbers before the last committed one of which the line itself knows how they ended."""
+GIVEN_UP = "it never came, and what came after it has waited long enough"
 COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
 """What makes a version: with it, what came before is carried out for good."""
 
@@ -148,7 +149,7 @@ class Line:
         if seq not in self._entries and not self._order.used(seq):
             await whole(self._skip(seq, reason))
 
-    async def _skip(self, seq: int, reason: str) -> None:
+    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
         entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
         self._entries[seq] = entry
         try:
@@ -159,7 +160,8 @@ class Line:
         finally:
             entry.durable.set()
         entry.end(Failed(error=reason, category="user"), self._log.wall())
-        self._put(seq)
+        self._order.put(seq, None if given_up else self._clock())
+        self.wake()
 
     async def outcome(self, seq: int, wait_s: float) -> Outcome | None:
         """What became of a request, waiting for its end up to ``wait_s``; None if there is none."""
@@ -180,7 +182,6 @@ class Line:
     def end(self, reason: str) -> None:
         """Nothing more is carried out: what is queued fails with the reason."""
         self.doom = self.doom or reason
-        self._changed.set()
         self.wake()
 
     # Its life.
@@ -201,6 +202,7 @@ class Line:
 
     def wake(self) -> None:
         """See to it that what is queued is carried out."""
+        self._changed.set()
         if self._life is None or self._life.done():
             self._life = asyncio.create_task(self._live(), name=f"line-{self.owner.model_id}")
 
@@ -221,7 +223,6 @@ class Line:
 
     def _put(self, seq: int) -> None:
         self._order.put(seq, self._clock())
-        self._changed.set()
         self.wake()
 
     async def _live(self) -> None:
@@ -251,7 +252,7 @@ class Line:
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
         behind = [entry.seq for entry in here if entry.seq > last]
-        self._order.rewind(last + 1, behind, self._clock())
+        self._order.rewind(last + 1, behind)
         if not self.doom:
             await self._hands.take_up()
             self._hold = ""
@@ -271,6 +272,7 @@ class Line:
         """The next number; None when it is time to leave."""
         while (seq := self._order.take()) is None:
             self._changed.clear()
+            self._collect()
             if self.doom and not self._order.n_waiting:
                 return None
             gap_at, now = self._order.gives_up_at(), self._clock()
@@ -293,7 +295,7 @@ class Line:
             if known is not None:  # it is on its way to the disk
                 await known.durable.wait()
                 continue
-            await self.skip(seq, "it never came, and what came after it has waited long enough")
+            await whole(self._skip(seq, GIVEN_UP, given_up=True))
 
     async def _start(self, entry: Entry) -> None:
         """Carry out, or begin to where the next need not wait."""
@@ -309,17 +311,25 @@ class Line:
         await self._while_held()
         await self._room.acquire()
         task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
-        task.add_done_callback(lambda _: self._room.release())
+        task.add_done_callback(self._ended)
         self._open[entry.seq] = task
         if isinstance(work, Batch):
-            for seq in [s for s, t in self._open.items() if t.done()]:
-                self._open.pop(seq).result()
+            self._collect()
         else:
             await self._settle()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._room.release()
+        self._changed.set()
+
+    def _collect(self) -> None:
+        """Look at what has ended; Down if the workers went with it."""
+        for seq in [s for s, t in self._open.items() if t.done()]:
+            self._open.pop(seq).result()
+
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
-        while why := self._hands.held():
+        while why := self._hands.held():  # noqa: ASYNC110 - a limit's end is no event
             self._hold, self._state = why, "paused_rate_limit"
             await asyncio.sleep(AGAIN_S)
         self._hold = ""
@@ -402,10 +412,11 @@ class Line:
                 del self._entries[seq]
 
     async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
-        commits = entry.kind in COMMITS
-        if not await self._log.end(self.owner.model_id, entry.seq, outcome, shed=commits):
+        commits, now = entry.kind in COMMITS, self._log.wall()
+        model_id = self.owner.model_id
+        if not await self._log.end(model_id, entry.seq, outcome, now=now, shed=commits):
             return False
-        entry.end(outcome, self._log.wall())
+        entry.end(outcome, now)
         self._kept.append(entry)
         while len(self._kept) > KEPT:
             self._kept.popleft().outcome = None

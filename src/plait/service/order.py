@@ -25,13 +25,15 @@ class Order:
         self._known: set[int] = set()
         self._last_s = 0.0
 
-    def put(self, seq: int, now: float) -> bool:
-        """A request of this number has come; False if there was one, or its time is past."""
+    def put(self, seq: int, now: float | None) -> bool:
+        """A request of this number has come; False if there was one, or its time is past. Without
+        a time, it has not: the number was given up."""
         if self.used(seq):
             return False
         self._known.add(seq)
         heapq.heappush(self._here, seq)
-        self._last_s = now
+        if now is not None:
+            self._last_s = now
         return True
 
     def used(self, seq: int) -> bool:
@@ -61,7 +63,9 @@ class Order:
         """Requests that are here and were not due yet."""
         return len(self._here)
 
-    def rewind(self, seq: int, here: list[int], now: float) -> None:
-        """Go on from ``seq``, with ``here`` at hand: what follows it is to be done again."""
+    def rewind(self, seq: int, here: list[int], now: float | None = None) -> None:
+        """Go on from ``seq``, with ``here`` at hand: what follows it is to be done again. With a
+        time, they have all come then."""
         self.next, self._here, self._known = seq, sorted(here), set(here)
-        self._last_s = now
+        if now is not None:
+            self._last_s = now

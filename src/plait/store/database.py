@@ -16,7 +16,7 @@ Callers keep transactions short; no transaction spans engine work.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, local
 from typing import Any
@@ -26,7 +26,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from plait.core.errors import StoreError
@@ -48,14 +48,21 @@ class Database:
         """Open ``url``, creating and migrating what is missing; StoreError if it cannot be."""
         self._local = local()
         try:
-            self.url = make_url(url)
-            self._engine = _engine(url)
+            self.url = _with_driver(make_url(url))
+            self._engine = _engine(self.url)
             self._writer = self._engine.execution_options(plait_write=True)
             self._reader = self._engine
             if self.backend == "postgresql":
                 self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        except (ArgumentError, ImportError) as error:
-            raise StoreError(f"cannot open the store {url!r}: {error}") from error
+        except ImportError as error:
+            raise StoreError(
+                f"this database needs a driver ({error}): install plait[postgres]"
+            ) from error
+        except (ArgumentError, ValueError) as error:  # without the URL: there may be a password
+            raise StoreError(
+                f"cannot open the store ({error}): "
+                "give sqlite:////PATH or postgresql://USER@HOST/NAME"
+            ) from error
         self.where = self.url.render_as_string(hide_password=True)
         if self.backend == "sqlite":
             self.where = self.url.database or self.where
@@ -71,7 +78,7 @@ class Database:
         outer = self._writing
         with self._errors():
             if outer is not None:
-                with outer.begin_nested():
+                with self._savepoint(outer):
                     yield outer
                 return
             with self._writer.begin() as connection:
@@ -91,6 +98,25 @@ class Database:
                 return
             with self._reader.begin() as connection:
                 yield connection
+
+    @contextmanager
+    def _savepoint(self, outer: Connection) -> Iterator[None]:
+        """By hand: SQLAlchemy compiles each of its own anew, which costs more than a query."""
+        self._local.depth = depth = getattr(self._local, "depth", 0) + 1
+        try:
+            outer.exec_driver_sql(f"SAVEPOINT plait_{depth}")
+            try:
+                yield
+            except BaseException as error:
+                # What the database itself refused may have ended the whole transaction: that must
+                # not hide why.
+                with suppress(SQLAlchemyError) if of_database(error) else nullcontext():
+                    outer.exec_driver_sql(f"ROLLBACK TO SAVEPOINT plait_{depth}")
+                    outer.exec_driver_sql(f"RELEASE SAVEPOINT plait_{depth}")
+                raise
+            outer.exec_driver_sql(f"RELEASE SAVEPOINT plait_{depth}")
+        finally:
+            self._local.depth = depth - 1
 
     @property
     def _writing(self) -> Connection | None:
@@ -140,13 +166,25 @@ class Database:
             raise StoreError(f"the store cannot hold what it was given: {error}") from error
 
 
+def of_database(error: BaseException | None) -> bool:
+    """True if the database itself refused something: its transaction cannot be relied on."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return isinstance(cause, SQLAlchemyError)
+
+
 def sqlite_url(path: str | Path) -> str:
     """URL of a SQLite file."""
     return f"sqlite:///{Path(path).absolute()}"
 
 
-def _engine(url: str) -> Engine:
-    backend = make_url(url).get_backend_name()
+def _with_driver(url: URL) -> URL:
+    """PostgreSQL's URLs, as people write them, with the driver that is installed."""
+    plain = url.drivername in ("postgres", "postgresql")
+    return url.set(drivername="postgresql+psycopg") if plain else url
+
+
+def _engine(url: URL) -> Engine:
+    backend = url.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
         raise ArgumentError(f"{backend} is neither sqlite nor postgresql+psycopg")
     engine = sa.create_engine(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from plait.core.ids import JobId, RunId, TenantId
 from plait.store.database import Database
 from plait.store.rows import Json
@@ -74,7 +76,12 @@ class Events:
         with self._database.read() as connection:
             return [EventRow(**found._mapping) for found in connection.execute(query)]
 
-    def prune(self, *, before: float) -> int:
-        """Forget what happened before a time; how many."""
+    def prune(self, *, before: float, limit: int = 1000) -> int:
+        """Forget what happened before a time, the oldest first; how many: fewer than ``limit`` when
+        there is no more."""
+        oldest = sa.select(events.c.event_id).order_by(events.c.event_id).limit(limit)
+        old = events.delete().where(
+            events.c.event_id.in_(oldest.scalar_subquery()), events.c.at < before
+        )
         with self._database.write() as connection:
-            return int(connection.execute(events.delete().where(events.c.at < before)).rowcount)
+            return int(connection.execute(old).rowcount)

@@ -7,7 +7,8 @@ Invariants:
   The same number again answers the original, whatever it asks for.
 - A request ends once, in an answer or in an error; whoever ends it a second time changes nothing
   (a gradient that is carried out again after a crash keeps the answer that was given).
-- A body is kept until ``shed``, an answer until ``prune``; the number stays used for ever.
+- A body is kept until ``shed``, an answer until ``prune``; the number stays used until ``forget``,
+  long after its session has ended.
 """
 
 from dataclasses import dataclass
@@ -20,9 +21,23 @@ from plait.core.errors import NotFound
 from plait.core.ids import TenantId
 from plait.store.database import Database
 from plait.store.rows import MutationStatus
-from plait.store.schema import request_bodies, requests
+from plait.store.schema import request_bodies, requests, sessions
 
 Category = Literal["", "user", "server", "unknown"]
+
+
+_ENDING = ("status", "error", "category", "answer", "finished_at")
+
+# Statements of the path that every request takes, built once: building one costs more than running
+# it.
+_KEY = (requests.c.owner == sa.bindparam("o"), requests.c.seq == sa.bindparam("s"))
+_FIND = requests.select().where(*_KEY)
+_INSERT, _INSERT_BODY = requests.insert(), request_bodies.insert()
+_END = (
+    requests.update()
+    .where(*_KEY, requests.c.finished_at.is_(None))
+    .values({name: sa.bindparam(name) for name in _ENDING})
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +128,15 @@ class Requests:
 
     def finish(self, owner: str, seq: int, answer: bytes, *, now: float) -> bool:
         """End a request with its answer; False if it had ended before. NotFound."""
-        return self._end(owner, seq, status=MutationStatus.DONE, answer=answer, finished_at=now)
+        return self._end(
+            owner,
+            seq,
+            status=MutationStatus.DONE,
+            error="",
+            category="",
+            answer=answer,
+            finished_at=now,
+        )
 
     def fail(self, owner: str, seq: int, error: str, *, category: Category, now: float) -> bool:
         """End a request with its error; False if it had ended before. NotFound."""
@@ -123,6 +146,7 @@ class Requests:
             status=MutationStatus.FAILED,
             error=error,
             category=category,
+            answer=None,
             finished_at=now,
         )
 
@@ -216,33 +240,37 @@ class Requests:
                 )
             return len(keys)
 
+    def forget(self, *, ended_before: float, limit: int = 1000) -> int:
+        """Drop all about requests of sessions that ended before a time, numbers included: such a
+        session takes nothing more. How many: fewer than ``limit`` when there are no more."""
+        old = (
+            sa.select(requests.c.owner, requests.c.seq)
+            .join(sessions, sessions.c.session_id == requests.c.session_id)
+            .where(sessions.c.ended_at < ended_before, requests.c.finished_at.is_not(None))
+            .limit(limit)
+        )
+        with self._database.write() as connection:
+            keys = [tuple(found) for found in connection.execute(old)]
+            if keys:
+                for table in (request_bodies, requests):
+                    connection.execute(
+                        table.delete().where(sa.tuple_(table.c.owner, table.c.seq).in_(keys))
+                    )
+            return len(keys)
+
     def _insert(self, row: RequestRow, body: bytes | None) -> Asked:
         with self._database.write() as connection:
             original = _find(connection, row.owner, row.seq)
             if original is not None:
                 return Asked(new=False, row=original)
-            connection.execute(
-                requests.insert().values(
-                    **{name: getattr(row, name) for name in RequestRow.__slots__}
-                )
-            )
+            connection.execute(_INSERT, {name: getattr(row, name) for name in RequestRow.__slots__})
             if body is not None:
-                connection.execute(
-                    request_bodies.insert().values(owner=row.owner, seq=row.seq, body=body)
-                )
+                connection.execute(_INSERT_BODY, {"owner": row.owner, "seq": row.seq, "body": body})
             return Asked(new=True, row=row)
 
     def _end(self, owner: str, seq: int, **values: Any) -> bool:
         with self._database.write() as connection:
-            done = connection.execute(
-                requests.update()
-                .where(
-                    requests.c.owner == owner,
-                    requests.c.seq == seq,
-                    requests.c.finished_at.is_(None),
-                )
-                .values(**values)
-            )
+            done = connection.execute(_END, {"o": owner, "s": seq, **values})
             if done.rowcount == 0 and _find(connection, owner, seq) is None:
                 raise NotFound(f"there is no request {owner}:{seq}: it was never accepted")
             return done.rowcount == 1
@@ -256,8 +284,7 @@ def _unended(connection: Connection, owner: str) -> list[int]:
 
 
 def _find(connection: Connection, owner: str, seq: int) -> RequestRow | None:
-    query = requests.select().where(requests.c.owner == owner, requests.c.seq == seq)
-    found = connection.execute(query).one_or_none()
+    found = connection.execute(_FIND, {"o": owner, "s": seq}).one_or_none()
     return None if found is None else _row(dict(found._mapping))
 
 

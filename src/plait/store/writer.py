@@ -22,10 +22,10 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from plait.core.errors import CLOSED, StoreError
-from plait.store.database import Database
+from plait.store.database import Database, of_database
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,7 +132,7 @@ class GroupWriter:
             with self._database.write():
                 for call in group:
                     call.attempt(self._database)
-                    if _of_database(call.error):
+                    if of_database(call.error):
                         raise _Refused from call.error
         except _Refused:
             self._one_by_one(group)
@@ -152,10 +152,6 @@ class GroupWriter:
 
 class _Refused(Exception):
     """The database refused something, so that the transaction is no more."""
-
-
-def _of_database(error: BaseException | None) -> bool:
-    return isinstance(error, StoreError) and isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _uncertain(error: StoreError) -> bool:

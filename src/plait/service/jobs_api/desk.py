@@ -40,6 +40,8 @@ PLACE_S = 1.0
 """How often a job that waits for a place among its tenant's runs looks again."""
 CANCEL_S = 30.0
 """Longest that an answer waits for a cancelled job's end; it ends anyway."""
+LIMITS_S = 0.5
+"""How often the limits are told what jobs use: what is over one by then is waited off."""
 AGAIN_S = 5.0
 """When to ask again for a launch that could not be started."""
 MAX_LIVE = 2000
@@ -60,6 +62,10 @@ class _Led:
     placed: bool = False
     """It counts among its tenant's runs."""
     paused: bool = False
+    held: str = ""
+    """Why its tenant's work is held back, while it is."""
+    spent: tuple[float, int] = (0.0, 0)
+    """Device-seconds and tokens that its tenant's limits know of."""
     doom: str | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
@@ -85,6 +91,7 @@ class Desk:
         """Take up what has not ended."""
         for row in await asyncio.to_thread(self._store.jobs.list, live=True):
             self._lead(row)
+        self._keeper = asyncio.create_task(self._keep_limits(), name="desk-limits")
         return self
 
     async def __aexit__(
@@ -94,7 +101,7 @@ class Desk:
         trace: TracebackType | None,
     ) -> None:
         """Let go of the jobs as they are."""
-        tasks = [led.task for led in self._led.values() if led.task is not None]
+        tasks = [self._keeper, *(led.task for led in self._led.values() if led.task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -174,9 +181,37 @@ class Desk:
         return None
 
     def waits(self, row: JobRow) -> str:
-        """Why a job has not begun."""
+        """Why a job has not begun, or is held back."""
         led = self._led.get(row.job_id)
-        return led.waits if led is not None else ""
+        return led.waits or led.held if led is not None else ""
+
+    async def _keep_limits(self) -> None:
+        """Tell the tenants' limits what jobs use, and hold jobs back that are over one."""
+        while True:
+            await asyncio.sleep(LIMITS_S)
+            for led in list(self._led.values()):
+                try:
+                    self._keep(led)
+                except PlaitError as error:  # its run has just ended
+                    log.debug("job %s: %s", led.row.job_id, error)
+
+    def _keep(self, led: _Led) -> None:
+        launch, limits = led.launch, self._house.access.limits
+        if launch is None or not launch.session.has_run(led.row.job_id):
+            return
+        facts, tenant_id = launch.session.run(led.row.job_id).facts, led.row.tenant_id
+        before_s, before = led.spent
+        if facts.tokens < before:  # another life of its launch
+            before_s, before = 0.0, 0
+        led.spent = facts.served_s, facts.tokens
+        limits.spend(tenant_id, tokens=facts.tokens - before, device_s=facts.served_s - before_s)
+        if facts.stage.ended:
+            return
+        hold = limits.hold(tenant_id)
+        led.held = "" if hold is None else hold.reason
+        paused = led.paused or bool(led.held)
+        if facts.paused != paused:
+            _set_paused(launch, led.row.job_id, paused)
 
     @property
     def _store(self) -> Store:
@@ -284,7 +319,7 @@ class Desk:
         if led.doom is not None:
             await launch.cancel(job_id, led.doom)
         elif led.paused:
-            launch.pause(job_id)
+            _set_paused(launch, job_id, True)
         else:
             await self._note(led, JobStatus.RUNNING, "")
         try:
@@ -333,7 +368,7 @@ class Desk:
         led.changed.set()
         launch = self.launch_of(row)
         if launch is not None:
-            (launch.pause if paused else launch.resume)(row.job_id)
+            _set_paused(launch, row.job_id, paused or bool(led.held))
         going = JobStatus.RUNNING if launch is not None else JobStatus.QUEUED
         await self._note(led, JobStatus.PAUSED if paused else going, "")
         return led.row
@@ -356,6 +391,14 @@ class Desk:
             detail={"name": row.name, "reason": reason},
             now=self._wall(),
         )
+
+
+def _set_paused(launch: Launch, name: str, paused: bool) -> None:
+    """A held job gives its cache back first: nobody waits for it."""
+    if paused:
+        launch.pause(name, at_once=False)
+    else:
+        launch.resume(name)
 
 
 def _source(spec: JobSpec, tokenizer: Tokenizer) -> TaskSource:
