@@ -6,8 +6,8 @@ Both servers are up and get the same two cores; while one is driven the other is
 """
 
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -93,10 +93,10 @@ def _plain(served: Served, at_once: int) -> float:
 
 def _fall(by_n: dict[int, float]) -> float:
     """The least ratio of a total to that of fewer clients."""
-    return min(by_n[b] / by_n[a] for a, b in zip(NS, NS[1:], strict=False))
+    return min(by_n[b] / by_n[a] for a, b in pairwise(NS))
 
 
 def _slowest(rows: list[dict[str, Any]], phase: str) -> float:
     """The slowest client's median step over the middle one's, the median of the rounds."""
-    of: Callable[[list[float]], float] = lambda steps: max(steps) / median(steps)  # noqa: E731
-    return median(of(row[phase]["median_step_s"]) for row in rows)
+    steps = [row[phase]["median_step_s"] for row in rows]
+    return median(max(s) / median(s) for s in steps)

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.figure import Measured
 from benchmarks.live.launches import spread
 from plait.core.ids import TenantId
-from plait.core.operations import Sample, Sampled, SampleResult, SamplingParams
+from plait.core.operations import Sample, Sampled, SampleResult, SamplingParams, StopReason
 from plait.service.sample_lane import SampleLane, Share, Source
 from plait.service.snapshots import Snapshots
 from plait.service.work import SampleWork
@@ -48,7 +48,7 @@ class Engine:
     def finish(self) -> float:
         """Now."""
         op, end = self._flying.pop(0)
-        done = Sampled(tokens=(1,), logprobs=(0.0,), stop_reason="length", version=None)
+        done = Sampled(tokens=(1,), logprobs=(0.0,), stop_reason=StopReason.LENGTH, version=None)
         end.set_result((SampleResult(samples=(done,) * op.n),))
         return time.perf_counter()
 
@@ -88,6 +88,7 @@ async def _waits(n_parked: int) -> list[float]:
             engine,  # type: ignore[arg-type]
             room=ROOM,
             room_tokens=1 << 30,
+            longest=1 << 20,
             pins=Snapshots(Path(folder)),
             share=lambda source: Share(weight=1.0 + int(source.tenant_id) % 3),
         )
@@ -119,5 +120,5 @@ async def _waits(n_parked: int) -> list[float]:
 
 
 async def _until(holds: Any) -> None:
-    while not holds():
+    while not holds():  # noqa: ASYNC110 (what is timed is the loop itself)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Servers: plait's and a rival's, each in processes of its own on a free port, ended by their ids."""
+"""Servers: plait's and a rival's, in processes of their own on free ports, ended by their ids."""
 
 import json
 import os

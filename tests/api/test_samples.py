@@ -18,6 +18,7 @@ from plait.core.operations import SampleResult
 from plait.service import sample_requests
 from plait.service.house import House
 from plait.service.ports import CLONE, Failed, Ready, Waiting
+from plait.service.snapshots import Snapshots
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint, Snapshot
 
 SLOW = replace(SCRIPTED, engine="slow_engine:build", max_seqs=8)
@@ -76,6 +77,27 @@ async def test_what_fails_says_so_and_whose_fault_it_is(tmp_path: Path, byte_mod
         assert isinstance(outcome, Failed)
         assert outcome.category == "user"
         assert "300" in outcome.error
+        assert len(await draw(h, sampler, 1)) == 1
+
+
+async def test_a_fault_of_ours_ends_a_sample_as_one(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        made = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=0))
+        sampler = (await one.get(made)).sampler_id
+
+        def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Snapshots, "take", broken)
+            asked = await h.requests.sample(ALICE, sampler, 0, work())
+            outcome = await h.requests.outcome(ALICE, asked, wait_s=SOON_S)
+        assert isinstance(outcome, Failed)
+        assert outcome.category == "server"
         assert len(await draw(h, sampler, 1)) == 1
 
 

@@ -1,4 +1,4 @@
-"""N clients of a Tinker server at once, through the real SDK (0.24 to 0.38); runs in its environment.
+"""N clients of a Tinker server at once, through the real SDK; runs in an SDK's environment.
 
     clients.py '{"url": …, "key": …, "model": …, "n": 4, "phases": ["train", "sample", "loop"], …}'
 
@@ -114,10 +114,10 @@ class Client:
         prompts = prompts or [self.tokens(TOLD["prompt_len"]) for _ in range(TOLD["prompts"])]
         groups = self.sample(prompts, TOLD["loop_tokens"], [])
         data, n = [], 0
-        for prompt, group in zip(prompts, groups):
+        for prompt, group in zip(prompts, groups, strict=True):
             rewards = [float(sum(s.tokens) % 1000) / 1000 for s in group]
             mean = sum(rewards) / len(rewards)
-            for sampled, reward in zip(group, rewards):
+            for sampled, reward in zip(group, rewards, strict=True):
                 whole, answer = list(prompt) + list(sampled.tokens), len(sampled.tokens)
                 before = [0.0] * (len(prompt) - 1)
                 data.append(

@@ -186,8 +186,9 @@ class Access:
         return issued
 
     async def ensure_local_key(self) -> str | None:
-        """Where no key opens anything: an operator's key for this machine's user, shown once."""
-        if self.has_keys:
+        """Where no operator's key opens anything (the first start, or all are lost and revoked):
+        one for this machine's user, shown once."""
+        if any(row.admin and self._opens(row) for row in self._keys.values()):
             return None
         if LOCAL_TENANT not in self._tenants or self._tenants[LOCAL_TENANT].disabled:
             await self.put_tenant(LOCAL_TENANT, name="local")

@@ -273,7 +273,7 @@ class SampleLane:
         assert directory is not None
         try:
             await self._slots.acquire(ticket.source.guest, str(directory))
-        except PlaitError as error:
+        except Exception as error:  # of whatever kind: somebody waits for this sample
             if not ticket.go.done():
                 ticket.go.set_exception(error)
         else:

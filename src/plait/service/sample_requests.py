@@ -11,6 +11,7 @@ take ``MAX_BYTES`` at most, the oldest go first.
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from plait.core.errors import NotFound, PlaitError, RequestLost, RunEnded
 from plait.service.ports import CLONE, Ended, Failed, Outcome, Ready, Who
 from plait.service.sample_lane import SampleLane, Source, Ticket
 from plait.service.work import Codec, Kind, SampleWork
+
+log = logging.getLogger(__name__)
 
 READ_S = 60.0
 """A client whose connection broke while it read asks again at once."""
@@ -109,7 +112,7 @@ class SampleRequests:
                 request = _Request(key, who, lane, lane.ticket(source, work))
                 self._requests[key] = request
                 request.task = asyncio.create_task(self._carry_out(request))
-                request.task.add_done_callback(lambda _: self._settle(request))
+                request.task.add_done_callback(lambda task: self._settle(request, task))
                 self._sweep()
         return f"{sampler_id}:{seq}:{self._boot}"
 
@@ -191,9 +194,13 @@ class SampleRequests:
             ours = error.http_status >= 500
             self._end(request, Failed(error=str(error), category="server" if ours else "user"))
 
-    def _settle(self, request: _Request) -> None:
-        """It is over, and if nothing else is known, it was cancelled: perhaps before it began."""
-        if request.outcome is None:
+    def _settle(self, request: _Request, task: asyncio.Task[None]) -> None:
+        """It is over; what has not told how was cancelled, perhaps before it began, or is a fault
+        of ours."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("sample %s:%s", *request.key, exc_info=fault)
+            self._end(request, Failed(error="internal error: see the log", category="server"))
+        elif request.outcome is None:
             self._end(request, Failed(error="the sample was cancelled", category="user"))
 
     def _end(self, request: _Request, outcome: Ready | Failed) -> None:
