@@ -236,6 +236,8 @@ class House:
                     await self.writer.write(tidy, self.store, now=self.wall())
             except StoreError as error:  # a full disk, say: the next tick tries again
                 log.error("housekeeping: %s", error)
+            except Exception:  # the recorder: nobody else would hear of it, and ticks must go on
+                log.exception("housekeeping")
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
