@@ -56,7 +56,7 @@ def served(directory: Path, model: Path, *, app: dict[str, Any] | None = None) -
             )
             server.capture_signals = _no_signals  # type: ignore[method-assign]
             task = asyncio.create_task(server.serve())
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            while not server.started:
                 if task.done():
                     break
                 await asyncio.sleep(0.01)

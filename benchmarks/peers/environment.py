@@ -110,3 +110,8 @@ SKYRL = Environment(
     packages=("torch==2.13.0", "skyrl[tinker,jax]==0.3.0", "tinker==0.24.1", "gguf"),
     mend=mend_skyrl,
 )
+
+if __name__ == "__main__":  # those of the tests, or by name
+    known = {e.name: e for e in (*TINKER.values(), COOKBOOK, SKYRL, TRL, VLLM)}
+    for chosen in sys.argv[1:] or [e.name for e in (*TINKER.values(), COOKBOOK)]:
+        print(known[chosen].python())

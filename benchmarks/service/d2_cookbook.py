@@ -106,8 +106,8 @@ def measure() -> Measured:
     )
 
 
-def run_recipe(served: Served, recipe: Recipe, log: Path) -> Ran:
-    """Start it and wait for its end."""
+def run_recipe(served: Served, recipe: Recipe, log: Path, python: Path | None = None) -> Ran:
+    """Start it and wait for its end. ``python``: of an environment with the cookbook."""
     keys: dict[str, Any] = {
         "model_name": served.model_dir,
         "renderer_name": "role_colon",
@@ -122,10 +122,10 @@ def run_recipe(served: Served, recipe: Recipe, log: Path) -> Ran:
         keys |= {"batch_size": 2, "group_size": 2, "max_steps": recipe.steps, "max_tokens": 16}
     keys |= recipe.keys
     arguments = ["-m", recipe.module, *(f"{k}={v}" for k, v in keys.items())]
-    return _ran(served, recipe.name, arguments, log, recipe.steps)
+    return _ran(served, recipe.name, arguments, log, recipe.steps, python)
 
 
-def run_sft(served: Served, log: Path) -> Ran:
+def run_sft(served: Served, log: Path, python: Path | None = None) -> Ran:
     """Supervised fine-tuning on a file of sums."""
     log.mkdir(parents=True)
     rows = [
@@ -144,12 +144,20 @@ def run_sft(served: Served, log: Path) -> Ran:
     told = replace(served, model=served.model_dir).told(
         file=str(file), log=str(log / "run"), steps=steps
     )
-    return _ran(served, "sft", [str(PROGRAMS / "sft.py"), told], log / "run", steps)
+    arguments = [str(PROGRAMS / "sft.py"), told]
+    return _ran(served, "sft", arguments, log / "run", steps, python)
 
 
-def _ran(served: Served, name: str, arguments: list[str], log: Path, steps: int) -> Ran:
+def _ran(
+    served: Served,
+    name: str,
+    arguments: list[str],
+    log: Path,
+    steps: int,
+    python: Path | None,
+) -> Ran:
     done = subprocess.run(
-        [COOKBOOK.python(), *arguments],
+        [python or COOKBOOK.python(), *arguments],
         env={
             **quiet_environment(),
             "TINKER_BASE_URL": served.url,

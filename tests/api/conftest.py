@@ -1,39 +1,17 @@
 """The door of the Tinker API for tests: over a house in memory, and over the real one."""
 
-import asyncio
 import contextlib
-import itertools
-import socket
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import house_served
 import pytest
-import uvicorn
-from edge_support import edge
 from fake_app import make_app
 from fake_house import FakeHouse
+from house_served import Served
 from httpx import ASGITransport, AsyncClient
 from tinker_support import SOON_S, URL, Door
-
-from plait.core.ids import TenantId
-from plait.service.house import House
-from plait.service.tinker_api.codec import TinkerCodec
-
-TENANTS = itertools.count()
-"""Tests share a real house: each has tenants of its own."""
-
-
-@dataclass(kw_only=True)
-class Served:
-    """A house that is served over HTTP."""
-
-    url: str
-    new_key: Callable[[str], Awaitable[str]]
-    """A key of a new tenant."""
-    house: House
 
 
 @pytest.fixture
@@ -85,49 +63,9 @@ def fake_door(fake: FakeHouse, over_fake: Callable[[FakeHouse], Door]) -> Door:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, byte_model: Path) -> Iterator[Served]:
-    """A real house on the scripted engine, served in a thread of its own."""
-    running: asyncio.Future[Any] | Any = None
-    ready, failed, over = threading.Event(), [], []
-
-    async def serve() -> None:
-        nonlocal running
-        folder = tmp_path_factory.mktemp("house")
-        async with edge(folder, byte_model, codec=TinkerCodec(), sampling=None) as e:
-            with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-                config = uvicorn.Config(e.app, log_level="warning", lifespan="off")
-                server = uvicorn.Server(config)
-                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
-                url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-                running = (e, url, asyncio.get_running_loop())
-                over.append(server)
-                ready.set()
-                await server.serve([listener])
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            failed.append(error)
-            ready.set()
-            raise
-
-    thread = threading.Thread(target=run, name="house")
-    thread.start()
-    ready.wait()
-    assert not failed, failed
-    opened, url, loop = running
-
-    async def issue(tenant: str) -> str:
-        tenant_id = TenantId(f"{tenant}-{next(TENANTS)}")
-        await opened.access.put_tenant(tenant_id, name=tenant)
-        return (await opened.access.issue(tenant_id)).key
-
-    async def new_key(tenant: str) -> str:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(issue(tenant), loop))
-
-    yield Served(url=url, new_key=new_key, house=opened.house)
-    over[0].should_exit = True
-    thread.join()
+    """A real house on the scripted engine."""
+    with house_served.served(tmp_path_factory.mktemp("house"), byte_model) as told:
+        yield told
 
 
 @pytest.fixture(params=["memory", "real"])

@@ -1,16 +1,20 @@
 """A disk without room under a house: what needs it fails with the reason, the rest goes on."""
 
+import asyncio
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from service_support import Client, adapter, house
+from service_support import Client, adapter, datum, house
 
+from plait.core.errors import StoreError
 from plait.service.ports import Failed
-from plait.service.work import CheckpointKind, Kind, SaveCheckpoint
+from plait.service.work import Batch, CheckpointKind, Kind, SaveCheckpoint
 
 
 def save(name: str) -> SaveCheckpoint:
@@ -58,6 +62,45 @@ async def test_a_full_disk_stops_saving_and_nothing_else(
         ballast.unlink()
         again = await one.send(Kind.SAVE_WEIGHTS, save("a"))
         assert (await one.get(again)).path.endswith("/weights/a"), "the name was not used up"
+
+
+@contextmanager
+def small_files(n_bytes: int) -> Iterator[None]:
+    """No file of this process (so not of its workers) may grow beyond ``n_bytes``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_request_that_the_store_has_no_room_for_is_refused_alone(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one, two = await Client.open(h), await Client.open(h)
+        for client in (one, two):
+            await client.get(await client.create(byte_model))
+        large = Batch(
+            data=tuple(datum(n, 60) for n in range(3000)),
+            loss="cross_entropy",
+            config={},
+            train=True,
+        )
+        used = (tmp_path / "plait.db-wal").stat().st_size
+        with small_files(used + 600_000):
+            asked = await asyncio.gather(
+                one.send(Kind.FORWARD_BACKWARD, large, seq=1),
+                two.gradient(1),
+                return_exceptions=True,
+            )
+            assert isinstance(asked[0], StoreError)
+            assert "the disk under" in str(asked[0])
+            assert (await two.get(await two.step())).version == 1
+        one.seq = 0
+        await one.gradient(1)
+        assert (await one.get(await one.step())).version == 1, "its number was not used up"
 
 
 async def test_a_backup_put_back_elsewhere_goes_on(tmp_path: Path, byte_model: Path) -> None:

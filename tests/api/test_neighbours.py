@@ -108,7 +108,8 @@ class Bad:
             self._malformed,
             self._bomb,
             self._not_finite,
-            self._oversize,
+            self._long_head,
+            self._large_body,
             self._traversal,
             self._flood,
         ]
@@ -170,12 +171,12 @@ class Bad:
             )
         ]
 
-    async def _oversize(self, http: httpx.AsyncClient) -> list[httpx.Response]:
+    async def _long_head(self, http: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await http.get("/v1/jobs", headers={"X-Long": "a" * 50_000})]
+
+    async def _large_body(self, http: httpx.AsyncClient) -> list[httpx.Response]:
         headers = {"Content-Type": "application/json"}
-        return [
-            await http.get("/v1/jobs", headers={"X-Long": "a" * 50_000}),
-            await http.post("/v1/jobs", content=b" " * (17 * 2**20), headers=headers),
-        ]
+        return [await http.post("/v1/jobs", content=b" " * (17 * 2**20), headers=headers)]
 
     async def _traversal(self, http: httpx.AsyncClient) -> list[httpx.Response]:
         return [
@@ -200,7 +201,7 @@ async def test_two_good_tenants_do_not_notice_a_bad_one(tmp_path: Path, byte_mod
     took_s: list[float] = []
     with served(tmp_path, byte_model) as server:
         keys = [tenant(server, name) for name in ("alice", "bob")]
-        mallory = tenant(server, "mallory", requests_per_s=100)
+        mallory = tenant(server, "mallory", requests_per_s=20)
         async with client(server, keys[0], took_s) as one, client(server, keys[1], took_s) as two:
             sent = {
                 "file": {"model": str(byte_model), **job("long", steps=10**6)},

@@ -3,7 +3,7 @@
 import pytest
 
 from plait.core.errors import NotFound, StoreError
-from plait.core.ids import LOCAL_TENANT, TenantId
+from plait.core.ids import LOCAL_TENANT, JobId, RunId, TenantId
 from plait.store.keys import SHOWN
 from plait.store.store import Store
 
@@ -86,3 +86,16 @@ def test_text_that_no_database_holds_is_escaped(store: Store) -> None:
     row = store.tenants.get(ANN)
     assert row.name == "a\\0b\\ud800c"
     assert row.limits == {"note": "x\0y"}
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800", "x" * 100_000, "'; DROP TABLE runs; --"])
+def test_an_odd_id_is_an_unknown_one(store: Store, odd: str) -> None:
+    assert store.tenants.find(TenantId(odd)) is None
+    assert store.sessions.find(odd) is None
+    assert store.samplers.find(odd) is None
+    assert store.requests.find(odd, 1) is None
+    assert store.runs.find(RunId(odd)) is None
+    assert store.checkpoints.find(RunId(odd), odd) is None
+    assert store.jobs.find(JobId(odd)) is None
+    assert store.keys.find(odd, now=1.0) is None
+    assert len(store.runs.list()) == 2

@@ -5,6 +5,7 @@ whole, in order and without a gap, and takes new ones. What was acknowledged is 
 be cut: its record was flushed before.
 """
 
+import asyncio
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from plait.core.errors import StoreError
 from plait.core.ids import LOCAL_TENANT
 from plait.store.database import sqlite_url
 from plait.store.store import Store
+from plait.store.writer import GroupWriter
 
 MODEL, N = "s:train:0", 12
 
@@ -178,3 +180,44 @@ def test_a_killed_postgresql_server_has_all_that_was_acknowledged() -> None:
         check(server.url("public"), N)
     finally:
         server.close()
+
+
+async def test_a_writer_goes_on_with_a_server_that_was_started_again() -> None:
+    if not pg.BINARIES:
+        pytest.skip(pg.ABSENT)
+    server = await asyncio.to_thread(pg.PostgresServer)
+    try:
+        await asyncio.to_thread(server.start)
+        with Store(server.url("public")) as store:
+            store.sessions.open("s", tenant_id=LOCAL_TENANT, told={}, now=1.0)
+            writer = GroupWriter(store.database)
+
+            def ask(seq: int) -> bool:
+                return store.requests.accept(
+                    MODEL,
+                    seq,
+                    tenant_id=LOCAL_TENANT,
+                    session_id="s",
+                    kind="k",
+                    body=b"",
+                    now=1.0,
+                ).new
+
+            def dies() -> None:
+                server.kill()
+
+            assert await writer.write(ask, 0)
+            answers = await asyncio.gather(
+                writer.write(ask, 1),
+                writer.write(dies),
+                writer.write(ask, 2),
+                return_exceptions=True,
+            )
+            assert isinstance(answers[2], StoreError)
+            await asyncio.to_thread(server.start, server.port)
+            kept = [r.seq for r in store.requests.after(MODEL)]
+            assert kept == ([0, 1] if answers[0] is True else [0])
+            assert await writer.write(ask, 2)
+            await asyncio.to_thread(writer.close)
+    finally:
+        await asyncio.to_thread(server.close)

@@ -18,6 +18,7 @@ from plait.core.errors import EngineError, RequestError, StoreError
 from plait.core.ids import TenantId
 from plait.core.operations import AdamParams
 from plait.runtime.gradients import GRADIENT_FAILED
+from plait.service import line
 from plait.service.entry import Entry
 from plait.service.line import Down, Line
 from plait.service.log import Log, Owner
@@ -89,13 +90,15 @@ class Hands:
     def __init__(self, line: Line, disk: Disk, life: Life) -> None:
         self._line, self._disk, self._life = line, disk, life
         self._turn, self._sum = asyncio.Lock(), list[int]()
+        self.down = False
 
     async def committed(self) -> tuple[int, Callable[[Work], bytes] | None]:
         last = self._disk.committed
         return last, (lambda work: f"step {last}".encode()) if last >= 0 else None
 
     async def take_up(self) -> None:
-        self._sum = []
+        await asyncio.sleep(0)
+        self._sum, self.down = [], False
 
     def held(self) -> str:
         return ""
@@ -107,12 +110,14 @@ class Hands:
         async with self._turn:
             for _ in range(entry.seq % 3):
                 await asyncio.sleep(0)
+            if self.down:
+                raise Down("the workers are gone")
             match work:
                 case Batch(loss="bad"):
                     raise RequestError("a bad gradient")
                 case Batch():
                     self._sum.append(entry.seq)
-                    return f"gradient {entry.seq}".encode()
+                    return f"gradient {entry.seq} of life {id(self._life)}".encode()
                 case Step(adam=AdamParams(learning_rate=-1.0)):
                     raise EngineError("a bad step")
                 case Step():
@@ -153,11 +158,16 @@ class LineMachine(RuleBasedStateMachine):
     async def _begin(self) -> None:
         self.life = life = Life()
         log = Log(self.store, Writer(life), wall=self.wall)  # type: ignore[arg-type]
+
+        def make(one: Line) -> Hands:
+            self.hands = Hands(one, self.disk, life)
+            return self.hands
+
         self.line = Line(
             self.owner,
             log=log,
             codec=Codec(),
-            hands=lambda line: Hands(line, self.disk, life),
+            hands=make,
             clock=lambda: self.now,
         )
         rows = await log.line(self.owner.model_id)
@@ -211,6 +221,12 @@ class LineMachine(RuleBasedStateMachine):
 
         self.runner.run(die())
 
+    @rule(spins=st.integers(0, 6))
+    def workers_die(self, spins: int) -> None:
+        """All workers of the base model are gone; others come, and the process goes on."""
+        self.hands.down = True
+        self.runner.run(_spin(spins))
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def look(self, data: st.DataObject) -> None:
@@ -239,21 +255,26 @@ class LineMachine(RuleBasedStateMachine):
     def _check(self, ends: dict[int, Ready | Failed]) -> None:
         """The model is what the answers say that it is."""
         sum_, steps, spoilt = list[int](), list[tuple[int, tuple[int, ...]]](), False
+        rows = {row.seq: row for row in self.store.requests.after(self.owner.model_id)}
+        failed_at = 0.0
         for seq, end in sorted(ends.items()):
             kind, good = self.asked[seq], isinstance(end, Ready)
+            if kind == "step" and rows[seq].accepted_at < failed_at:
+                assert not good, f"step {seq} was asked for behind a gradient that failed"
             if kind == "gradient":
                 assert good
                 sum_.append(seq)
             elif kind == "step" and good:
                 steps.append((seq, tuple(sum_)))
-                sum_, spoilt = [], False
+                sum_, spoilt, failed_at = [], False, 0.0
             elif kind == "step":
                 assert spoilt, f"step {seq} failed without a cause: {end}"
                 assert isinstance(end, Failed)
                 assert GRADIENT_FAILED in end.error
             else:
                 assert good is (kind == "save")
-                spoilt |= kind == "bad gradient"
+                if kind == "bad gradient":
+                    spoilt, failed_at = True, max(failed_at, rows[seq].finished_at or 0.0)
         assert self.disk.steps == steps
 
     async def _ends(self, numbers: range) -> dict[int, Ready | Failed]:
@@ -300,6 +321,7 @@ async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same example is the same every time."""
     monkeypatch.setattr(asyncio, "to_thread", _at_once)
+    monkeypatch.setattr(line, "AGAIN_S", 0.0)
 
 
 LineMachine.TestCase.settings = settings(

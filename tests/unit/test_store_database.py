@@ -80,9 +80,22 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
         Store.at(tmp_path / "s.db")
 
 
-def test_bad_url_is_refused() -> None:
-    with pytest.raises(StoreError, match="cannot open the store"):
-        Store("nonsense")
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense:secret@there", "mysql://me:secret@there/x", "postgresql://me:secret@there:x/y"],
+)
+def test_bad_url_is_refused_and_its_password_is_not_told(url: str) -> None:
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        Store(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_a_server_that_is_not_there_is_named_without_its_password(scheme: str) -> None:
+    with pytest.raises(StoreError, match="cannot be reached") as refused:
+        Store(f"{scheme}://me:secret@127.0.0.1:1/x")
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -180,9 +180,9 @@ class Launch:
         """Steps of a job that an earlier life of the launch has committed."""
         return self._begun.get(name, 0)
 
-    def pause(self, name: str) -> None:
-        """Hold a job back; its work in flight keeps its place."""
-        self._set_paused(name, True)
+    def pause(self, name: str, *, at_once: bool = True) -> None:
+        """Hold a job back; its work in flight keeps its place (not ``at_once``: is done first)."""
+        self._set_paused(name, True, at_once=at_once)
 
     def resume(self, name: str) -> None:
         """Let a paused job go on."""
@@ -221,10 +221,10 @@ class Launch:
         if self._refusal is not None:
             raise self._refusal
 
-    def _set_paused(self, name: str, paused: bool) -> None:
+    def _set_paused(self, name: str, paused: bool, *, at_once: bool = True) -> None:
         self._known(name).paused = paused
         if self.session.has_run(name):
-            self.session.head.set_paused(RunId(name), paused)
+            self.session.head.set_paused(RunId(name), paused, at_once=at_once)
 
     async def _stop_jobs(self) -> None:
         for task in self._tasks.values():

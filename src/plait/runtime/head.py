@@ -160,15 +160,20 @@ class Head:
         self.queue.drop(run_id, error)
         self.samples.drop(run_id, error)
 
-    def set_paused(self, run_id: RunId, paused: bool) -> None:
-        """Hold a run's work back (or let it go on) without touching the others."""
+    def set_paused(self, run_id: RunId, paused: bool, *, at_once: bool = True) -> None:
+        """Hold a run's work back (or let it go on) without touching the others.
+
+        What it is drawing stops where it is and keeps its cache; not ``at_once``: it is drawn to
+        its end, so that the cache is free for others while the run is held.
+        """
         facts = self.roster[run_id]
         facts.check_live()
         if facts.paused == paused:
             return
         facts.paused = paused
         facts.pace.spoiled()
-        self.samples.set_paused(run_id, paused)
+        if at_once or not paused:
+            self.samples.set_paused(run_id, paused)
         self.journal.event(run_id, "paused" if paused else "resumed")
         self._decide()
 

@@ -57,7 +57,7 @@ TICK_S = 1.0
 """How often sessions, checkpoints and idle lines are looked at: their times are minutes."""
 SWEEP_TICKS = 30
 """Ticks between two looks at what has expired."""
-TIDY_TICKS = 300
+TIDY_TICKS = 60
 """Ticks between two pieces of what the store forgets: each looks through the sessions of months."""
 
 
@@ -236,6 +236,8 @@ class House:
                     await self.writer.write(tidy, self.store, now=self.wall())
             except StoreError as error:  # a full disk, say: the next tick tries again
                 log.error("housekeeping: %s", error)
+            except Exception:  # the recorder: nobody else would hear of it, and ticks must go on
+                log.exception("housekeeping")
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

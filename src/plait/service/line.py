@@ -252,7 +252,7 @@ class Line:
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
         behind = [entry.seq for entry in here if entry.seq > last]
-        self._order.rewind(last + 1, behind, self._clock())
+        self._order.rewind(last + 1, behind)
         if not self.doom:
             await self._hands.take_up()
             self._hold = ""
@@ -272,6 +272,7 @@ class Line:
         """The next number; None when it is time to leave."""
         while (seq := self._order.take()) is None:
             self._changed.clear()
+            self._collect()
             if self.doom and not self._order.n_waiting:
                 return None
             gap_at, now = self._order.gives_up_at(), self._clock()
@@ -310,17 +311,25 @@ class Line:
         await self._while_held()
         await self._room.acquire()
         task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
-        task.add_done_callback(lambda _: self._room.release())
+        task.add_done_callback(self._ended)
         self._open[entry.seq] = task
         if isinstance(work, Batch):
-            for seq in [s for s, t in self._open.items() if t.done()]:
-                self._open.pop(seq).result()
+            self._collect()
         else:
             await self._settle()
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._room.release()
+        self._changed.set()
+
+    def _collect(self) -> None:
+        """Look at what has ended; Down if the workers went with it."""
+        for seq in [s for s, t in self._open.items() if t.done()]:
+            self._open.pop(seq).result()
+
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
-        while why := self._hands.held():
+        while why := self._hands.held():  # noqa: ASYNC110 - a limit's end is no event
             self._hold, self._state = why, "paused_rate_limit"
             await asyncio.sleep(AGAIN_S)
         self._hold = ""
@@ -403,10 +412,11 @@ class Line:
                 del self._entries[seq]
 
     async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
-        commits = entry.kind in COMMITS
-        if not await self._log.end(self.owner.model_id, entry.seq, outcome, shed=commits):
+        commits, now = entry.kind in COMMITS, self._log.wall()
+        model_id = self.owner.model_id
+        if not await self._log.end(model_id, entry.seq, outcome, now=now, shed=commits):
             return False
-        entry.end(outcome, self._log.wall())
+        entry.end(outcome, now)
         self._kept.append(entry)
         while len(self._kept) > KEPT:
             self._kept.popleft().outcome = None

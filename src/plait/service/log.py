@@ -18,7 +18,6 @@ from plait.store.rows import MutationStatus
 from plait.store.store import Store
 from plait.store.writer import GroupWriter
 
-
 RECALLED = 1024
 """Requests before the last committed one that a line begins with: clients may still send those
 again."""
@@ -71,20 +70,22 @@ class Log:
         return asked.row
 
     async def end(
-        self, model_id: str, seq: int, outcome: Ready | Failed, *, shed: bool = False
+        self, model_id: str, seq: int, outcome: Ready | Failed, *, now: float, shed: bool = False
     ) -> bool:
         """End a request; False if the disk does not take it now. ``shed``: bodies up to it will
         never be read again."""
         try:
-            await self._writer.write(self._end, model_id, seq, outcome, shed)
+            await self._writer.write(self._end, model_id, seq, outcome, now, shed)
         except StoreError as error:
             self.trouble = str(error)
             return False
         self.trouble = ""
         return True
 
-    def _end(self, model_id: str, seq: int, outcome: Ready | Failed, shed: bool) -> None:
-        log, now = self._store.requests, self.wall()
+    def _end(
+        self, model_id: str, seq: int, outcome: Ready | Failed, now: float, shed: bool
+    ) -> None:
+        log = self._store.requests
         if isinstance(outcome, Failed):
             log.fail(model_id, seq, outcome.error, category=outcome.category, now=now)
             return

@@ -63,7 +63,9 @@ class Order:
         """Requests that are here and were not due yet."""
         return len(self._here)
 
-    def rewind(self, seq: int, here: list[int], now: float) -> None:
-        """Go on from ``seq``, with ``here`` at hand: what follows it is to be done again."""
+    def rewind(self, seq: int, here: list[int], now: float | None = None) -> None:
+        """Go on from ``seq``, with ``here`` at hand: what follows it is to be done again. With a
+        time, they have all come then."""
         self.next, self._here, self._known = seq, sorted(here), set(here)
-        self._last_s = now
+        if now is not None:
+            self._last_s = now

@@ -26,7 +26,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from plait.core.errors import StoreError
@@ -48,14 +48,21 @@ class Database:
         """Open ``url``, creating and migrating what is missing; StoreError if it cannot be."""
         self._local = local()
         try:
-            self.url = make_url(url)
-            self._engine = _engine(url)
+            self.url = _with_driver(make_url(url))
+            self._engine = _engine(self.url)
             self._writer = self._engine.execution_options(plait_write=True)
             self._reader = self._engine
             if self.backend == "postgresql":
                 self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
-        except (ArgumentError, ImportError) as error:
-            raise StoreError(f"cannot open the store {url!r}: {error}") from error
+        except ImportError as error:
+            raise StoreError(
+                f"this database needs a driver ({error}): install plait[postgres]"
+            ) from error
+        except (ArgumentError, ValueError) as error:  # without the URL: there may be a password
+            raise StoreError(
+                f"cannot open the store ({error}): "
+                "give sqlite:////PATH or postgresql://USER@HOST/NAME"
+            ) from error
         self.where = self.url.render_as_string(hide_password=True)
         if self.backend == "sqlite":
             self.where = self.url.database or self.where
@@ -170,8 +177,14 @@ def sqlite_url(path: str | Path) -> str:
     return f"sqlite:///{Path(path).absolute()}"
 
 
-def _engine(url: str) -> Engine:
-    backend = make_url(url).get_backend_name()
+def _with_driver(url: URL) -> URL:
+    """PostgreSQL's URLs, as people write them, with the driver that is installed."""
+    plain = url.drivername in ("postgres", "postgresql")
+    return url.set(drivername="postgresql+psycopg") if plain else url
+
+
+def _engine(url: URL) -> Engine:
+    backend = url.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
         raise ArgumentError(f"{backend} is neither sqlite nor postgresql+psycopg")
     engine = sa.create_engine(

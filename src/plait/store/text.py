@@ -1,7 +1,8 @@
-"""Text: free text that every database can hold.
+"""Text: strings that every database can hold.
 
-PostgreSQL refuses NUL in text and UTF-8 lacks lone surrogates; both arrive in what clients say and
-in the errors that quote them. They are escaped on the way in, and stay so.
+PostgreSQL refuses NUL in text and UTF-8 lacks lone surrogates; both arrive in what clients say, in
+the errors that quote them and in the ids that they ask for. They are escaped on the way in, and
+stay so: an id that holds them is an unknown one, not an error.
 """
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from plait.core.text import writable
 
 
 class Text(sa.TypeDecorator[str]):
-    """A string column for what people and programs say."""
+    """A string column."""
 
     impl = sa.String
     cache_ok = True

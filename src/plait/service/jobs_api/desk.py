@@ -211,7 +211,7 @@ class Desk:
         led.held = "" if hold is None else hold.reason
         paused = led.paused or bool(led.held)
         if facts.paused != paused:
-            (launch.pause if paused else launch.resume)(led.row.job_id)
+            _set_paused(launch, led.row.job_id, paused)
 
     @property
     def _store(self) -> Store:
@@ -319,7 +319,7 @@ class Desk:
         if led.doom is not None:
             await launch.cancel(job_id, led.doom)
         elif led.paused:
-            launch.pause(job_id)
+            _set_paused(launch, job_id, True)
         else:
             await self._note(led, JobStatus.RUNNING, "")
         try:
@@ -368,7 +368,7 @@ class Desk:
         led.changed.set()
         launch = self.launch_of(row)
         if launch is not None:
-            (launch.pause if paused or led.held else launch.resume)(row.job_id)
+            _set_paused(launch, row.job_id, paused or bool(led.held))
         going = JobStatus.RUNNING if launch is not None else JobStatus.QUEUED
         await self._note(led, JobStatus.PAUSED if paused else going, "")
         return led.row
@@ -391,6 +391,14 @@ class Desk:
             detail={"name": row.name, "reason": reason},
             now=self._wall(),
         )
+
+
+def _set_paused(launch: Launch, name: str, paused: bool) -> None:
+    """A held job gives its cache back first: nobody waits for it."""
+    if paused:
+        launch.pause(name, at_once=False)
+    else:
+        launch.resume(name)
 
 
 def _source(spec: JobSpec, tokenizer: Tokenizer) -> TaskSource:

@@ -41,7 +41,8 @@ _FIELD = re.compile(r"(\d+) (\w+) (\{?)(\w+)\}?(\*?)(?:\|(\w+))?")
 _PROTO = descriptor_pb2.FieldDescriptorProto
 
 
-def _build() -> dict[str, Any]:
+def file() -> descriptor_pb2.FileDescriptorProto:
+    """The schema as protobuf describes it."""
     file = descriptor_pb2.FileDescriptorProto(
         name="plait/tinker_public.proto", package="tinker_public", syntax="proto3"
     )
@@ -50,13 +51,17 @@ def _build() -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for field in fields.split(", "):
             _add(message, field)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    return file
+
+
+def _build() -> dict[str, Any]:
+    described, pool = file(), descriptor_pool.DescriptorPool()
+    pool.Add(described)
     return {
         message.name: message_factory.GetMessageClass(
             pool.FindMessageTypeByName(f"tinker_public.{message.name}")
         )
-        for message in file.message_type
+        for message in described.message_type
     }
 
 
