@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install demo test check format bench gpu clean
+.PHONY: install demo test chaos check format bench gpu clean
 
 install: $(VENV)/.installed
 
@@ -23,6 +23,11 @@ demo: install
 # All tests, the slow and the end-to-end ones included.
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# A hundred kills of a served training: CHAOS_KILLS=300 for more, PLAIT_CHAOS_SEED for other ones.
+CHAOS_KILLS ?= 100
+chaos: install
+	OMP_NUM_THREADS=1 PLAIT_CHAOS_KILLS=$(CHAOS_KILLS) $(BIN)/python -m pytest -q -s tests/e2e/test_chaos.py
 
 # What to run before each commit: about a minute.
 check: install

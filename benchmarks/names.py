@@ -23,6 +23,16 @@ from benchmarks.live import (
     a7_ablation,
 )
 from benchmarks.peers import trl_steps, vllm_decode
+from benchmarks.service import (
+    d1_compat,
+    d2_cookbook,
+    d3_clients,
+    d4_overhead,
+    d5_flood,
+    d6_parked,
+    d7_schema,
+    d8_restart,
+)
 from benchmarks.sim import (
     c1_shares,
     c2_multiplexing,
@@ -208,6 +218,62 @@ _ALL = (
         at_least=1.0,
         minutes=20,
         measure=c7_speed.measure,
+    ),
+    Figure(
+        name="D1",
+        what="Tinker SDK 0.38, 0.25.0 and 0.24.1 on SmolLM2: share of the probes that are ok",
+        at_least=1.0,
+        minutes=4,
+        measure=d1_compat.measure,
+    ),
+    Figure(
+        name="D2",
+        what="tinker-cookbook recipes offline, three at once: share that runs; reward rises",
+        at_least=1.0,
+        minutes=15,
+        measure=d2_cookbook.measure,
+    ),
+    Figure(
+        name="D3",
+        what="1, 2, 4 clients of one server against SkyRL tx and HF + PEFT: least ratio over bar",
+        at_least=1.0,
+        minutes=35,
+        measure=d3_clients.measure,
+    ),
+    Figure(
+        name="D4",
+        what="a step through the service against plait run: 1.1 over the ratio",
+        at_least=1.0,
+        minutes=6,
+        measure=d4_overhead.measure,
+    ),
+    Figure(
+        name="D5",
+        what="512 samples beside 64 writes of 500 KB: 200 ms over a heartbeat's p99",
+        at_least=1.0,
+        minutes=5,
+        measure=d5_flood.measure,
+    ),
+    Figure(
+        name="D6",
+        what="10,000 parked samples: 5 ms over the p99 until the next begins; flat",
+        at_least=1.0,
+        minutes=1,
+        measure=d6_parked.measure,
+    ),
+    Figure(
+        name="D7",
+        what="schemathesis on the OpenAPI document: share of operations that keep to it",
+        at_least=1.0,
+        minutes=10,
+        measure=d7_schema.measure,
+    ),
+    Figure(
+        name="D8",
+        what="kill -9 with 50 runs known: 10 s over the slowest start; clients go on",
+        at_least=1.0,
+        minutes=4,
+        measure=d8_restart.measure,
     ),
     Figure(
         name="G1",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import postgres as pg
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -67,3 +68,16 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "config.json").write_text(json.dumps(config))
     save_file({"unused": np.zeros(1, dtype=np.float32)}, str(path / "model.safetensors"))
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[pg.PostgresServer]:
+    """A PostgreSQL server of these tests' own."""
+    if not pg.BINARIES:
+        pytest.skip(pg.ABSENT)
+    server = pg.PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -69,6 +69,13 @@ def gspo_masked(p: Row, now: Row, q: Row, advantages: Row) -> list[float]:
     return gspo(p, now, q, advantages, MASK)
 
 
+def stable_reinforce(p: Row, now: Row, q: Row, advantages: Row) -> list[float]:
+    kept = [min(max(r, 0.8), 1.2) for r in ratios(now, q)]
+    rows = zip(kept, p, q, advantages, strict=True)
+    return [-k * x * a + 0.3 * (math.exp(y - x) - (y - x) - 1) for k, x, y, a in rows]
+
+
+CLIPS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 CASES: dict[str, tuple[str, dict[str, float], Formula]] = {
     "importance_sampling": ("importance_sampling", {}, importance_sampling),
     "ppo": ("ppo", {}, ppo),
@@ -76,6 +83,7 @@ CASES: dict[str, tuple[str, dict[str, float], Formula]] = {
     "dro": ("dro", {"beta": 0.3}, dro),
     "gspo": ("gspo", {}, gspo),
     "gspo with a mask": ("gspo", {}, gspo_masked),
+    "stable_reinforce": ("stable_reinforce", {**CLIPS, "kl_coeff": 0.3}, stable_reinforce),
 }
 
 

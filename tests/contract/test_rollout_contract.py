@@ -198,6 +198,27 @@ def test_abort_returns_what_was_drawn_and_leaves_the_others(kit) -> None:
     assert set(finish(engine)[0]) == {"gone"}
 
 
+def test_a_sample_under_way_is_seen_as_far_as_it_has_got_and_undisturbed(kit) -> None:
+    alone = run_ops(kit.rollout(), sample("whole", n=2))["whole"]
+    engine = kit.rollout()
+    engine.add(sample("whole", n=2))
+    seen, ended = [], {}
+    while engine.has_work():
+        if (so_far := engine.peek(OpId("whole"))) is not None:
+            seen.append(so_far)
+        ended.update(dict(engine.step().finished))
+    kit.assert_same(ended[OpId("whole")], alone)
+    assert engine.peek(OpId("whole")) is None
+    assert engine.peek(OpId("nothing")) is None
+    lengths = [len(r.samples[0].tokens) for r in seen]
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 5
+    for so_far in seen:
+        for part, whole in zip(so_far.samples, alone.samples, strict=True):
+            assert part.tokens == whole.tokens[: len(part.tokens)]
+            assert part.logprobs == whole.logprobs[: len(part.tokens)]
+
+
 def test_abort_before_the_first_step_gives_empty_samples(kit) -> None:
     engine = kit.rollout()
     engine.add(sample("x", n=2))

@@ -1,12 +1,10 @@
-"""What every store must do, whatever database lies under it."""
+"""What every store must do, whatever database lies under it: runs, mutations, versions."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,23 +16,6 @@ from plait.store.usage import Used
 
 RUN = RunId("run-1")
 OTHER = RunId("run-2")
-URLS = [pytest.param("sqlite:///{directory}/store.db", id="sqlite")]
-"""One entry per database; each test has an empty one."""
-
-
-@pytest.fixture(params=URLS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(directory=tmp_path)
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as store:
-        for run_id in (RUN, OTHER):
-            store.runs.create(
-                run_id, tenant_id=LOCAL_TENANT, name=run_id, spec={"rank": 8}, now=1.0
-            )
-        yield store
 
 
 def commit(store: Store, version: int, seq: int, *, run_id: RunId = RUN, path: str = "") -> None:
@@ -87,7 +68,7 @@ def test_unknown_run_is_named(store: Store) -> None:
         lambda: store.runs.get(ghost),
         lambda: store.runs.set_status(ghost, RunStatus.DONE, now=1.0),
         lambda: store.mutations.accept(ghost, 1, "create", now=1.0),
-        lambda: store.usage.add(ghost, Used(kind="sample", device_s=1.0, tokens=1)),
+        lambda: store.usage.add(ghost, Used(kind="sample", device_s=1.0, tokens=1), now=1.0),
     ):
         with pytest.raises(StoreError, match="no run ghost"):
             call()
@@ -240,31 +221,6 @@ def test_versions_are_forgotten_but_never_the_last(store: Store) -> None:
     with pytest.raises(StoreError, match="its last"):
         store.mutations.forget_versions(RUN, [2, 3])
     assert [v.version for v in store.mutations.versions(RUN)] == [2, 3]
-
-
-def test_checkpoints_are_replaced_unless_pinned(store: Store) -> None:
-    put = store.checkpoints.put
-    put(RUN, "best", version=1, path="a", kind="best", now=1.0)
-    put(RUN, "best", version=2, path="b", kind="best", now=2.0)
-    assert [(c.name, c.version) for c in store.checkpoints.list(RUN)] == [("best", 2)]
-    store.checkpoints.set_pinned(RUN, "best", True)
-    with pytest.raises(StoreError, match="pinned"):
-        put(RUN, "best", version=3, path="c", kind="best", now=3.0)
-    with pytest.raises(StoreError, match="pinned"):
-        store.checkpoints.delete(RUN, "best")
-    store.checkpoints.set_pinned(RUN, "best", False)
-    store.checkpoints.delete(RUN, "best")
-    assert store.checkpoints.list(RUN) == []
-    with pytest.raises(StoreError, match="no checkpoint best"):
-        store.checkpoints.set_pinned(RUN, "best", True)
-
-
-def test_usage_adds_up_per_run_and_tenant(store: Store) -> None:
-    store.usage.add(RUN, Used(kind="sample", device_s=1.0, tokens=10))
-    store.usage.add(RUN, Used(kind="sample", device_s=0.5, tokens=5))
-    store.usage.add(OTHER, Used(kind="sample", device_s=2.0, tokens=1))
-    assert [(u.device_s, u.tokens) for u in store.usage.of_run(RUN)] == [(1.5, 15)]
-    assert sum(u.tokens for u in store.usage.of_tenant(LOCAL_TENANT)) == 16
 
 
 def test_everything_is_there_after_reopening(url: str, store: Store) -> None:

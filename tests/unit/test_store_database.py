@@ -18,6 +18,7 @@ from plait.core.ids import LOCAL_TENANT, RunId
 from plait.store.database import Database, sqlite_url
 from plait.store.schema import metadata
 from plait.store.store import Store
+from plait.store.tenants import ensure_tenant
 
 RUN = RunId("r")
 
@@ -49,7 +50,7 @@ def test_a_commit_is_on_the_disk_and_wal_is_on(tmp_path: Path) -> None:
 def test_a_block_that_raises_leaves_nothing(tmp_path: Path) -> None:
     with Store.at(tmp_path / "s.db") as store:
         with suppress(ZeroDivisionError), store.database.write() as connection:
-            connection.execute(sa.text("INSERT INTO tenants VALUES ('a', 1.0)"))
+            ensure_tenant(connection, LOCAL_TENANT, 1.0)
             raise ZeroDivisionError
         with store.database.read() as connection:
             assert connection.execute(sa.text("SELECT count(*) FROM tenants")).scalar_one() == 0
@@ -79,9 +80,22 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
         Store.at(tmp_path / "s.db")
 
 
-def test_bad_url_is_refused() -> None:
-    with pytest.raises(StoreError, match="cannot open the store"):
-        Store("nonsense")
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense:secret@there", "mysql://me:secret@there/x", "postgresql://me:secret@there:x/y"],
+)
+def test_bad_url_is_refused_and_its_password_is_not_told(url: str) -> None:
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        Store(url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_a_server_that_is_not_there_is_named_without_its_password(scheme: str) -> None:
+    with pytest.raises(StoreError, match="cannot be reached") as refused:
+        Store(f"{scheme}://me:secret@127.0.0.1:1/x")
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -105,6 +119,7 @@ FILL = """
 import sys
 from plait.core.errors import StoreError
 from plait.store.store import Store
+from plait.store.tenants import ensure_tenant
 
 with Store(sys.argv[1]) as store:
     store.runs.create("r", tenant_id="local", name="r", spec={}, now=1.0)

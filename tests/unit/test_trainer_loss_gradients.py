@@ -97,12 +97,17 @@ def gspo(p, q, a, m):
     return clipped(s * p.exp() / p.exp().detach(), a)
 
 
+def stable_reinforce(p, q, a, m):
+    return cispo(p, q, a, m) + 0.2 * ((q - p).exp() - (q - p) - 1)
+
+
 CLIPS = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}
 LOSSES: dict[str, tuple[dict[str, float], Callable[..., torch.Tensor]]] = {
     "ppo": (CLIPS, ppo),
     "cispo": (CLIPS, cispo),
     "dro": ({"beta": 0.7}, dro),
     "gspo": (CLIPS, gspo),
+    "stable_reinforce": ({**CLIPS, "kl_coeff": 0.2}, stable_reinforce),
 }
 
 

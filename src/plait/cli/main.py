@@ -3,34 +3,15 @@
 Exit codes: 0 all well, 1 a job failed, 2 the request was wrong, 130 interrupted (resumable).
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from plait.cli.entry import INTERRUPTED
-from plait.core.errors import PlaitError
+from plait.cli import remote
+from plait.cli.options import Format, FormatOption, told, typer_app
 
-app = typer.Typer(
-    help="Run many RL post-training jobs on the accelerators you already have.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-
-
-class Format(StrEnum):
-    """How a verb prints its result."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="Table or JSON.")]
+app = typer_app("Run many RL post-training jobs on the accelerators you already have.")
 Policy = Annotated[
     str | None,
     typer.Option(
@@ -93,7 +74,7 @@ def run(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Train the jobs of one or many files, all at once."""
-    with _told(again=f"plait run --resume {resume}" if resume else ""):
+    with told(again=f"plait run --resume {resume}" if resume else ""):
         from plait.cli.run import run_command
         from plait.runtime.settings import Settings
 
@@ -131,7 +112,7 @@ def demo(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Three jobs on the built-in tiny model: shared, then one after the other."""
-    with _told():
+    with told():
         from plait.cli.demo import demo_command
 
         raise SystemExit(demo_command(directory, cores=cores, as_json=format is Format.JSON))
@@ -150,7 +131,7 @@ def plan(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What the jobs will need: cache, memory, expected time, and whether sharing will pay."""
-    with _told():
+    with told():
         from plait.cli.plan import plan_command
         from plait.runtime.settings import Settings
 
@@ -179,7 +160,7 @@ def profile(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Measure a model on this machine: times alone, and slowdowns side by side."""
-    with _told():
+    with told():
         from plait.cli.profile import profile_command
         from plait.runtime.settings import Settings
 
@@ -198,7 +179,7 @@ def report(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Figures of a launch as a table, and a picture of its timeline."""
-    with _told():
+    with told():
         from plait.cli.report import report_command
 
         raise SystemExit(report_command(directory, alone=alone, as_json=format is Format.JSON))
@@ -246,7 +227,7 @@ def sim(
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Simulate workloads under policies; check or vary a recorded launch."""
-    with _told():
+    with told():
         from plait.cli.sim import Asked, check_command, list_command, sim_command
         from plait.core.errors import ConfigError
 
@@ -272,9 +253,75 @@ def sim(
 
 
 @app.command()
+def serve(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="State directory; made if it is not there.")
+    ] = Path("plait-service"),
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A base model to serve; may be repeated. Default: tiny."),
+    ] = None,
+    bind: Annotated[
+        str, typer.Option(help="HOST:PORT; beyond loopback only once there are keys.")
+    ] = "127.0.0.1:8787",
+    database: Annotated[
+        str | None,
+        typer.Option(help="URL of a PostgreSQL database; default: a file in --dir."),
+    ] = None,
+    policy: Policy = None,
+    cores: Cores = 0,
+    kv_blocks: KvBlocks = 0,
+    rollout_workers: RolloutWorkers = 0,
+    training_workers: TrainingWorkers = 0,
+    lean: Lean = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
+    ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
+    ] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Jobs may bring rewards' code, run in a sandbox.")
+    ] = False,
+    engine: Annotated[str, typer.Option(hidden=True)] = "torch",
+) -> None:
+    """Serve training and sampling over HTTP: Tinker API, jobs, OpenAI API."""
+    with told():
+        from plait.cli.serve import serve_command
+        from plait.runtime.settings import Settings
+
+        asked = Settings(
+            engine=engine,
+            cores=cores,
+            kv_blocks=kv_blocks,
+            rollout_workers=rollout_workers,
+            training_workers=training_workers,
+            lean=lean,
+            device=device,
+            dtype=dtype,
+            deterministic=deterministic,
+            recompute=recompute,
+        )
+        raise SystemExit(
+            serve_command(
+                directory,
+                model or [],
+                bind=bind,
+                database=database,
+                policy=policy,
+                asked=asked,
+                allow_code=allow_code,
+            )
+        )
+
+
+@app.command()
 def models(format: FormatOption = Format.TABLE) -> None:
     """Base models that can be named."""
-    with _told():
+    with told():
         from plait.cli.lists import models_command
 
         raise SystemExit(models_command(as_json=format is Format.JSON))
@@ -283,21 +330,10 @@ def models(format: FormatOption = Format.TABLE) -> None:
 @app.command()
 def envs(format: FormatOption = Format.TABLE) -> None:
     """Environments that can be named, with their keys."""
-    with _told():
+    with told():
         from plait.cli.lists import envs_command
 
         raise SystemExit(envs_command(as_json=format is Format.JSON))
 
 
-@contextmanager
-def _told(*, again: str = "") -> Iterator[None]:
-    """Run a verb, its imports included: a PlaitError is one line on standard error, and so is a
-    Ctrl-C that comes where the verb has nothing of its own to say (``again``: how to go on)."""
-    try:
-        yield
-    except PlaitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if error.http_status < 500 else 1) from None
-    except KeyboardInterrupt:
-        print(f"interrupted: go on with  {again}" if again else "interrupted", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+remote.register(app)

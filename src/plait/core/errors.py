@@ -83,3 +83,88 @@ class RunEnded(PlaitError):
 
     code = "run_ended"
     http_status = 409
+
+
+class NotFound(PlaitError):
+    """There is no such thing for this caller (what belongs to another tenant included)."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class Unauthorized(PlaitError):
+    """No key, or one that is unknown or revoked."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class Forbidden(PlaitError):
+    """The key is good, and does not allow this."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class SessionEnded(PlaitError):
+    """The client session is finished; what it would still ask for is refused."""
+
+    code = "session_ended"
+    http_status = 410
+
+
+class RequestLost(PlaitError):
+    """A sample of an earlier life of the server: ask again."""
+
+    code = "request_lost"
+    http_status = 410
+
+
+class Limited(PlaitError):
+    """Over a rate or a quota: ask again after ``retry_after_s``."""
+
+    code = "limited"
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLarge(PlaitError):
+    """A body is larger than this server takes."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class HeadTooLarge(PlaitError):
+    """A request's line and headers are larger than this server takes."""
+
+    code = "head_too_large"
+    http_status = 431
+
+
+class SlowBody(PlaitError):
+    """A body stopped coming."""
+
+    code = "slow_body"
+    http_status = 408
+
+
+class Unsupported(PlaitError):
+    """A body is encoded in a way that this server does not read."""
+
+    code = "unsupported"
+    http_status = 415
+
+
+class RemoteError(PlaitError):
+    """A server refused what a client of it asked, or could not be reached."""
+
+    code = "remote"
+    http_status = 502
+
+    def __init__(self, message: str, *, http_status: int = 502) -> None:
+        super().__init__(message)
+        self.http_status = http_status

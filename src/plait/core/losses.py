@@ -2,6 +2,7 @@
 
 Names, inputs and options are those of the Tinker API, with one addition: a KL penalty to a
 reference (``kl_coef``; with ``kl_by_ratio`` 1 it is multiplied by the probability ratio).
+``stable_reinforce`` is a name of theirs whose formula is not published: here it is a surrogate.
 ``docs/guide/losses.md`` has the formulas.
 """
 
@@ -31,6 +32,10 @@ _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 """Bounds of the probability ratio itself. GSPO's are PPO's here so that one rule holds; its authors
 bound a sequence's ratio at 3e-4 below and 4e-4 above 1."""
 
+_TRUNCATE = {"clip_low_threshold": 0.0, "clip_high_threshold": 2.0}
+"""A ratio that only ever weighs a gradient is bounded against explosion, not kept near 1: the cap of
+truncated importance sampling."""
+
 LOSSES = {
     "cross_entropy": Loss(inputs=(), options={}, soft=True),
     "importance_sampling": Loss(options=_KL),
@@ -38,6 +43,7 @@ LOSSES = {
     "cispo": Loss(options={**_KL, **_CLIP}),
     "dro": Loss(options={**_KL, "beta": None}),
     "gspo": Loss(options={**_KL, **_CLIP}),
+    "stable_reinforce": Loss(options={"kl_coeff": 0.0, **_TRUNCATE}),
 }
 
 

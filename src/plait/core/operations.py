@@ -69,6 +69,8 @@ class Sample:
     """Score every token of the prompt but the first."""
     topk_logprobs: int = 0
     """So many of the likeliest tokens at each drawn token, and at each scored one of the prompt."""
+    watched: bool = False
+    """Somebody wants to see its tokens as they come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,10 @@ class RolloutEngine(Protocol):
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now; what they had drawn comes back with ``StopReason.ABORT``."""
 
+    def peek(self, op_id: OpId) -> SampleResult | None:
+        """What a sample has drawn so far, as ``abort`` would return it; None if it is not in
+        flight."""
+
     def export_sample(self, op_id: OpId, *, kv: bool) -> "Moved":
         """Take a request out, to go on elsewhere with the same tokens; RequestError if it is not
         in flight. ``kv`` copies its keys and values too, if the engine has any."""

@@ -177,6 +177,7 @@ class RLController:
             return {
                 "step": step,
                 "recent": list(self._recent),
+                "score": sum(self._recent) / len(self._recent) if self._recent else None,
                 "fruitless": self._after(learned),
                 "unscored": self._unscored,
                 "errors": asdict(self._errors),

@@ -21,7 +21,7 @@ from typing import Any, Self
 import psutil
 
 from plait.core.errors import CLOSED, ConfigError, PlaitError, RequestError, RunEnded, StoreError
-from plait.core.ids import RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.envs.protocol import TaskSource
@@ -42,7 +42,7 @@ from plait.policies.registry import make as make_policy
 from plait.rewards.pool import RewardPool
 from plait.runtime.client import RunClient
 from plait.runtime.journal import LaunchJournal
-from plait.runtime.session import Session
+from plait.runtime.session import Session, Shared
 from plait.runtime.settings import Settings
 from plait.store.files import disk_errors, write_whole
 from plait.store.lock import LaunchLock
@@ -61,14 +61,17 @@ class Launch:
         policy: str | Sharing = DEFAULT,
         settings: Settings | None = None,
         planned: Sequence[JobSpec] = (),
+        shared: Shared | None = None,
     ) -> None:
         """``planned``: jobs that have been checked (``preflight``) and will be added, written down
-        before the workers start."""
+        before the workers start. ``shared``: a store that is not this launch's alone:
+        a service's, whose users' functions run in a sandbox."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
         self._settings = settings or Settings()
         self._planned = tuple(planned)
+        self._shared = shared
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
         self._refusal: PlaitError | None = RequestError(
@@ -100,7 +103,9 @@ class Launch:
             self._write_down(self._planned)
             journal = self._journal(asyncio.get_running_loop())
             stack.callback(journal.close)
-            pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
+            pool = await stack.enter_async_context(
+                RewardPool(log=logs / "graders.log", sandboxed=self._shared is not None)
+            )
             self.session = Session(
                 self.directory,
                 model=self.model,
@@ -108,6 +113,7 @@ class Launch:
                 settings=self._settings,
                 journal=journal,
                 locked=True,
+                shared=self._shared,
             )
             await stack.enter_async_context(self.session)
             self._info["peak_flops"] = self.session.head.peak_flops
@@ -142,7 +148,13 @@ class Launch:
         self._check_open()
         return await self.session.create_run(name, lora=lora)
 
-    def add_job(self, spec: JobSpec, source: TaskSource | None = None) -> None:
+    def add_job(
+        self,
+        spec: JobSpec,
+        source: TaskSource | None = None,
+        *,
+        tenant_id: TenantId = LOCAL_TENANT,
+    ) -> None:
         """Start a job beside those that run; ConfigError if it cannot run here.
 
         It is checked first as ``plait run`` checks it: what that would refuse is how it ends.
@@ -160,6 +172,7 @@ class Launch:
             source=source if source is not None else make_source_of(spec, self.tokenizer),
             controller=load_controller(spec),
             checked=spec in self._planned,
+            tenant_id=tenant_id,
         )
         if spec not in self._planned:
             self._write_down((spec,))
@@ -170,9 +183,9 @@ class Launch:
         """Steps of a job that an earlier life of the launch has committed."""
         return self._begun.get(name, 0)
 
-    def pause(self, name: str) -> None:
-        """Hold a job back; its work in flight keeps its place."""
-        self._set_paused(name, True)
+    def pause(self, name: str, *, at_once: bool = True) -> None:
+        """Hold a job back; its work in flight keeps its place (not ``at_once``: is done first)."""
+        self._set_paused(name, True, at_once=at_once)
 
     def resume(self, name: str) -> None:
         """Let a paused job go on."""
@@ -211,10 +224,10 @@ class Launch:
         if self._refusal is not None:
             raise self._refusal
 
-    def _set_paused(self, name: str, paused: bool) -> None:
+    def _set_paused(self, name: str, paused: bool, *, at_once: bool = True) -> None:
         self._known(name).paused = paused
         if self.session.has_run(name):
-            self.session.head.set_paused(RunId(name), paused)
+            self.session.head.set_paused(RunId(name), paused, at_once=at_once)
 
     async def _stop_jobs(self) -> None:
         for task in self._tasks.values():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plait.adapters.export import export_adapter
 from plait.core.errors import ConfigError, PlaitError, RunEnded, StoreError
-from plait.core.ids import RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.core.runs import Stage
 from plait.core.text import told, writable
 from plait.envs.closing import close_source
@@ -52,6 +52,7 @@ class Job:
     spec: JobSpec
     source: TaskSource
     controller: Callable[[JobContext], Controller]
+    tenant_id: TenantId = LOCAL_TENANT
     checked: bool = False
     """Whoever added it has found nothing wrong with it (``preflight``)."""
     checking: bool = False
@@ -89,7 +90,7 @@ class Life:
                 raise
             outcome = Outcome(stage=Stage.CANCELLED, reason=job.doom)
             if not self._session.has_run(name):  # a resume must find it cancelled
-                await self._create_run(job.spec)
+                await self._create_run(job)
         except Exception as error:
             outcome = self._failure(name, error)
         finally:
@@ -115,7 +116,7 @@ class Life:
         if not job.checked:
             await self._check(job)
         declared = read_declared(job.source)
-        client = await self._create_run(spec)
+        client = await self._create_run(job)
         if job.doom is not None:
             await self._session.end_run(spec.name, Stage.CANCELLED, job.doom)
         client.facts.check_live()
@@ -145,7 +146,8 @@ class Life:
         finally:
             job.checking = False
 
-    async def _create_run(self, spec: JobSpec) -> RunClient:
+    async def _create_run(self, job: Job) -> RunClient:
+        spec = job.spec
         return await self._session.create_run(
             spec.name,
             lora=spec.lora(),
@@ -154,6 +156,8 @@ class Life:
             max_staleness=spec.staleness,
             checkpoint_every=spec.checkpoint.every,
             keep_last=spec.checkpoint.keep_last,
+            keep_best=spec.checkpoint.keep_best,
+            tenant_id=job.tenant_id,
         )
 
     def _context(

@@ -227,7 +227,9 @@ class EvaluationSection(Section):
 
 
 class CheckpointSection(Section):
-    """A checkpoint (adapter, moments, counters) every ``every`` steps; ``keep_last`` stay."""
+    """A checkpoint (adapter, moments, counters) every ``every`` steps; the ``keep_last`` newest
+    stay, and the ``keep_best`` with the highest mean reward."""
 
     every: Count = 10
     keep_last: Count = 2
+    keep_best: CountOrNone = 0

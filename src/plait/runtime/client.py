@@ -40,12 +40,19 @@ class RunClient:
         *,
         ledger: Ledger,
         versions_dir: Path,
+        samplable: bool = True,
     ) -> None:
+        """``samplable``: versions that it begins with are published at once."""
         self._head, self.facts = head, facts
-        self._ledger = ledger
+        self._ledger, self._samplable = ledger, samplable
         self._n_ops = 0
         self._mutations = Mutations(
-            head, facts, ledger=ledger, versions_dir=versions_dir, op_id=self._op_id
+            head,
+            facts,
+            ledger=ledger,
+            versions_dir=versions_dir,
+            op_id=self._op_id,
+            samplable=samplable,
         )
 
     @property
@@ -70,6 +77,8 @@ class RunClient:
         """Take up a run that the store knows: its committed version becomes samplable, and those
         ``before`` it that its staleness allows."""
         self.facts.version, self.facts.path, self.facts.next_seq = version, path, next_seq
+        if not self._samplable:
+            return
         for older in before:
             if older >= version - self.facts.spec.max_staleness:
                 await self._mutations.expose(older)
@@ -153,9 +162,12 @@ class RunClient:
         """Keep the run's state under ``path``; RequestError, and nothing touched, if it exists."""
         return await self._mutations.save(_absolute(path), optimizer=optimizer)
 
-    async def load(self, path: str | Path, *, optimizer: bool = True) -> StepResult:
-        """Replace the run's state by a saved one; this makes a new version."""
-        return await self._mutations.load(_absolute(path), optimizer=optimizer)
+    async def load(
+        self, path: str | Path, *, optimizer: bool = True, progress: Progress = None
+    ) -> StepResult:
+        """Replace the run's state by a saved one; this makes a new version. ``progress`` as in
+        ``optim_step``."""
+        return await self._mutations.load(_absolute(path), optimizer=optimizer, progress=progress)
 
     @asynccontextmanager
     async def rollout(self, worst_blocks: int, *, evaluating: bool = False) -> AsyncIterator[None]:

@@ -35,6 +35,8 @@ class RunFacts:
     step: int = 0
     served_s: float = 0.0
     tokens: int = 0
+    by_kind: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """The same by kind of span: device-seconds and tokens."""
     paused: bool = False
     closed: bool = False
     """Its launch has been left: it takes nothing more here, and can be gone on with."""
@@ -78,6 +80,13 @@ class RunFacts:
     def stage(self) -> Stage:
         """Where the run is, as one word: its end, else its rollout side, else its training side."""
         return self.end or self.rollout or self.train or Stage.IDLE
+
+    def served(self, kind: str, device_s: float, tokens: int) -> None:
+        """A worker has worked for it."""
+        self.served_s += device_s
+        self.tokens += tokens
+        before_s, before = self.by_kind.get(kind, (0.0, 0))
+        self.by_kind[kind] = (before_s + device_s, before + tokens)
 
     def view(self) -> RunView:
         """The run as a policy sees it."""
@@ -131,6 +140,7 @@ class Roster:
 
     def __init__(self) -> None:
         self._runs: dict[RunId, RunFacts] = {}
+        self._n_added = 0
         self.closed: PlaitError | None = None
         """Why nothing can run here any more, once that is so."""
 
@@ -139,9 +149,14 @@ class Roster:
         self.check_open()
         if spec.run_id in self._runs:
             raise RunEnded(f"run {spec.run_id} exists already: choose another name")
-        facts = RunFacts(spec=spec, order=len(self._runs), since_s=now)
+        facts = RunFacts(spec=spec, order=self._n_added, since_s=now)
+        self._n_added += 1
         self._runs[spec.run_id] = facts
         return facts
+
+    def remove(self, run_id: RunId) -> None:
+        """Forget a run; it may be entered again."""
+        self._runs.pop(run_id, None)
 
     def check_open(self) -> None:
         """Raise what closed the roster, if anything did."""

@@ -21,6 +21,7 @@ from plait.policies.protocol import Sharing
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.gate import Gate
+from plait.runtime.guests import is_guest
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
 from plait.runtime.moves import Moves
@@ -112,6 +113,7 @@ class Head:
         self.roster.close()
         for facts in self.roster.all():
             self._refuse(facts.spec.run_id, RunEnded(CLOSED))
+        self.samples.drop_guests(RunEnded(CLOSED))
         if self._ticker is not None:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -139,21 +141,39 @@ class Head:
         self.journal.event(run_id, kind, reason=reason)
         self._decide()
 
+    def let_go(self, run_id: RunId) -> bool:
+        """Free what an idle run holds here: its state on the worker, its published versions. It can
+        be entered again. False, and nothing done, while something of it is under way."""
+        facts = self.roster[run_id]
+        if self.queue.has(run_id) or self.samples.has(run_id) or facts.rollout is not None:
+            return False
+        for version in sorted(facts.published):
+            self.samples.drop_version(run_id, version)
+        self.queue.let_go(run_id)
+        self.roster.remove(run_id)
+        self.journal.event(run_id, "let_go")
+        return True
+
     def _refuse(self, run_id: RunId, error: PlaitError) -> None:
         """Answer everything that the run waits for with an error."""
         self.gate.refuse(run_id, error)
         self.queue.drop(run_id, error)
         self.samples.drop(run_id, error)
 
-    def set_paused(self, run_id: RunId, paused: bool) -> None:
-        """Hold a run's work back (or let it go on) without touching the others."""
+    def set_paused(self, run_id: RunId, paused: bool, *, at_once: bool = True) -> None:
+        """Hold a run's work back (or let it go on) without touching the others.
+
+        What it is drawing stops where it is and keeps its cache; not ``at_once``: it is drawn to
+        its end, so that the cache is free for others while the run is held.
+        """
         facts = self.roster[run_id]
         facts.check_live()
         if facts.paused == paused:
             return
         facts.paused = paused
         facts.pace.spoiled()
-        self.samples.set_paused(run_id, paused)
+        if at_once or not paused:
+            self.samples.set_paused(run_id, paused)
         self.journal.event(run_id, "paused" if paused else "resumed")
         self._decide()
 
@@ -184,6 +204,8 @@ class Head:
                 self._moves.decide()
             case m.Exported():
                 self.samples.moved(answer.moved)
+            case m.Drawn():
+                self.samples.drawn(answer)
 
     def _finished(
         self, worker_id: WorkerId, op_id: OpId, result: Result | PlaitError, seconds: float
@@ -204,10 +226,11 @@ class Head:
         total = sum(span.tokens_by_run.values()) or len(span.tokens_by_run)
         for run_id, tokens in span.tokens_by_run.items():
             facts = self.roster.get(run_id)
+            if is_guest(run_id):
+                self.samples.guests.charge(run_id, device_s * (tokens or 1) / total, tokens)
             if facts is None:
                 continue
-            facts.served_s += device_s * (tokens or 1) / total
-            facts.tokens += tokens
+            facts.served(span.kind, device_s * (tokens or 1) / total, tokens)
         for run_id in span.short_of_blocks:
             facts = self.roster.get(run_id)
             if facts is not None:
@@ -239,6 +262,7 @@ class Head:
     def give_up(self, error: PlaitError) -> None:
         """Nothing can go on here: every run ends with the reason, resumable; none can be added."""
         self.roster.closed = error
+        self.samples.drop_guests(error)
         for facts in self.roster.all():
             if not facts.stage.ended:
                 self.end(facts.spec.run_id, Stage.FAILED, str(error))

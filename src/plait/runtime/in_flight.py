@@ -1,12 +1,14 @@
 """In flight: one sample operation that has been asked for and has not ended."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from plait.core.ids import WorkerId
 from plait.core.operations import Sample, SampleResult
 from plait.core.view import MovableSample
 from plait.policies.routing import Policy
+from plait.runtime import messages as m
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class InFlight:
     """Who draws it."""
     target: WorkerId | None = None
     """Who goes on with it as soon as ``worker`` has given it up."""
+    on_drawn: Callable[[m.Drawn], None] | None = None
+    """Who is told of its tokens as they come."""
     n_steps: int = 0
     """Forward steps of its workers so far: none of its samples has drawn more."""
 

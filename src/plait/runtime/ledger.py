@@ -5,6 +5,7 @@ keeps the controller's progress and charges the usage in one transaction.
 """
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from plait.core.errors import StoreError
@@ -16,8 +17,12 @@ from plait.runtime.head import Head
 from plait.runtime.retention import Retention
 from plait.runtime.whole import whole
 from plait.store.rows import Json
-from plait.store.store import Store, Writer
+from plait.store.store import Store
 from plait.store.usage import Used
+from plait.store.writer import GroupWriter
+
+LEDGER_KINDS = {"rollout": "sample"}
+"""Kinds of spans that the books call otherwise; prompts are counted with what is sampled."""
 
 
 class Ledger:
@@ -29,14 +34,14 @@ class Ledger:
         facts: RunFacts,
         *,
         store: Store,
-        writer: Writer,
+        writer: GroupWriter,
         retention: Retention,
         launch_dir: Path,
     ) -> None:
         """``launch_dir``: what the store's paths are relative to, so that a launch can be moved."""
         self._head, self._facts, self._launch_dir = head, facts, launch_dir
         self._store, self._writer, self._retention = store, writer, retention
-        self._charged = (0.0, 0)
+        self._charged: dict[str, tuple[float, int]] = {}
 
     @property
     def _run_id(self) -> RunId:
@@ -52,16 +57,13 @@ class Ledger:
         await whole(self._accept(op, version))
 
     async def _accept(self, op: Mutation, version: int | None) -> None:
-        if version is not None:
-            await self._writer.call(self._check_free, version)
-        await self._writer.call(
-            self._store.mutations.accept,
-            op.run_id,
-            op.seq,
-            type(op).__name__,
-            now=self._head.wall(),
-        )
+        await self._writer.write(self._accept_now, op, version, self._head.wall())
         self._facts.next_seq = op.seq + 1
+
+    def _accept_now(self, op: Mutation, version: int | None, now: float) -> None:
+        if version is not None:
+            self._check_free(version)
+        self._store.mutations.accept(op.run_id, op.seq, type(op).__name__, now=now)
 
     def _check_free(self, version: int) -> None:
         last = self._store.mutations.latest_version(self._run_id)
@@ -73,7 +75,7 @@ class Ledger:
 
     async def finish(self, op: Mutation) -> None:
         """End ``op`` well."""
-        await self._writer.call(
+        await self._writer.write(
             self._store.mutations.finish, op.run_id, op.seq, now=self._head.wall()
         )
 
@@ -85,7 +87,7 @@ class Ledger:
         if self._facts.stage is Stage.CANCELLED:
             return
         with contextlib.suppress(StoreError):
-            await self._writer.call(
+            await self._writer.write(
                 self._store.mutations.finish,
                 op.run_id,
                 op.seq,
@@ -102,9 +104,8 @@ class Ledger:
 
     async def _commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
         facts = self._facts
-        used_s, used_tokens = facts.served_s, facts.tokens
-        before_s, before_tokens = self._charged
-        await self._writer.call(
+        used = dict(facts.by_kind)
+        await self._writer.write(
             self._store.mutations.commit_version,
             self._run_id,
             version,
@@ -112,18 +113,24 @@ class Ledger:
             str(Path(path).relative_to(self._launch_dir)),
             result={"version": version},
             progress=progress,
-            used=(
-                Used(kind="step", device_s=used_s - before_s, tokens=used_tokens - before_tokens),
-            ),
+            used=tuple(self._uncharged(used)),
             now=self._head.wall(),
         )
-        self._charged = (used_s, used_tokens)
+        self._charged = used
         facts.version, facts.path = version, path
         facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
         step = int((progress or {}).get("step", facts.step))
         if step > facts.step:
             facts.pace.stepped(self._head.now())
         facts.step = step
+
+    def _uncharged(self, used: Mapping[str, tuple[float, int]]) -> Iterator[Used]:
+        """What was not charged with an earlier version."""
+        for kind, (device_s, tokens) in used.items():
+            before_s, before = self._charged.get(kind, (0.0, 0))
+            if device_s > before_s or tokens > before:
+                name = LEDGER_KINDS.get(kind, kind)
+                yield Used(kind=name, device_s=device_s - before_s, tokens=tokens - before)
 
     async def retain(self) -> None:
         """Drop versions that need not be kept. What is committed stays so whatever becomes of
@@ -138,12 +145,12 @@ class Ledger:
 
     async def progress(self) -> Json:
         """What the run's controller committed last."""
-        row = await self._writer.call(self._store.runs.get, self._run_id)
+        row = await self._writer.write(self._store.runs.get, self._run_id)
         return row.progress
 
     async def save_progress(self, progress: Json) -> None:
         """Keep the controller's progress where there is no version to commit it with."""
-        await self._writer.call(
+        await self._writer.write(
             self._store.runs.save_progress, self._run_id, progress, now=self._head.wall()
         )
         self._facts.step = int(progress.get("step", self._facts.step))

@@ -7,7 +7,7 @@ which all processes of one machine share.
 from dataclasses import dataclass, field
 
 from plait.core.ids import OpId, RunId, WorkerId
-from plait.core.operations import ForwardBackward, Result, Sample, TrainOp
+from plait.core.operations import ForwardBackward, Result, Sample, Sampled, TrainOp
 from plait.core.plan import Keep
 from plait.engines.moved import Moved
 from plait.engines.protocol import ModelShape
@@ -202,4 +202,14 @@ class Exported:
     moved: Moved
 
 
-Answer = Ready | Finished | Failed | Report | Exported
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a watched sample has drawn since the last word of it: per continuation the tokens from
+    number ``first`` on."""
+
+    op_id: OpId
+    first: tuple[int, ...]
+    samples: tuple[Sampled, ...]
+
+
+Answer = Ready | Finished | Failed | Report | Exported | Drawn

@@ -50,8 +50,11 @@ class Mutations:
         ledger: Ledger,
         versions_dir: Path,
         op_id: Callable[[], OpId],
+        samplable: bool = True,
     ) -> None:
+        """``samplable``: a new run's version 0 is published at once."""
         self._head, self._facts, self._op_id = head, facts, op_id
+        self._samplable = samplable
         self._ledger, self._versions_dir = ledger, versions_dir
         self._gradients = Gradients()
         self._turn = asyncio.Lock()
@@ -64,7 +67,8 @@ class Mutations:
         async with self._turn:
             op = Create(op_id=self._op_id(), run_id=spec.run_id, seq=self._seq, lora=spec.lora)
             await self._commit(op, 0, progress={"step": 0})
-            await self.expose(0)
+            if self._samplable:
+                await self.expose(0)
 
     async def forward_backward(
         self, data: tuple[Datum, ...], loss: str, config: dict[str, float]
@@ -127,7 +131,7 @@ class Mutations:
         assert isinstance(result, Done)
         return result.path
 
-    async def load(self, path: str, *, optimizer: bool) -> StepResult:
+    async def load(self, path: str, *, optimizer: bool, progress: Progress) -> StepResult:
         """Replace the run's state by a saved one; this makes a new version."""
         async with self._turn:
             op = Load(
@@ -137,7 +141,7 @@ class Mutations:
                 path=path,
                 optimizer=optimizer,
             )
-            return await self._commit(op, self._version + 1)
+            return await self._commit(op, self._version + 1, progress=progress)
 
     async def expose(self, version: int) -> None:
         """Make a version on disk samplable; those that are too old for the run no longer are."""

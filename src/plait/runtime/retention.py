@@ -1,13 +1,17 @@
 """Retention: which committed versions of a run stay on disk.
 
 The newest ones that may still be sampled or resumed from, and every ``every``-th as a checkpoint,
-of which the last ``keep_last`` stay. A pinned checkpoint is never removed.
+of which those stay that ``store.retention`` does not call surplus; how good one is, is the
+``score`` of the progress that was committed with it. Checkpoints that a user asked
+for are not the schedule's to remove; one that names a version's directory keeps it.
 """
 
 from pathlib import Path
 
 from plait.core.ids import RunId
 from plait.store.files import VersionDirs
+from plait.store.retention import Rule, surplus
+from plait.store.rows import CheckpointRow
 from plait.store.store import Store
 
 
@@ -22,13 +26,15 @@ class Retention:
         *,
         every: int,
         keep_last: int,
+        keep_best: int = 0,
         max_staleness: int,
         launch_dir: Path,
     ) -> None:
         """``launch_dir``: what the store's paths are relative to."""
         self._store, self._run_id, self._launch_dir = store, run_id, launch_dir
         self._dirs = VersionDirs(versions_dir)
-        self._every, self._keep_last = every, keep_last
+        self._every = every
+        self._rule = Rule(keep_last=keep_last, keep_best=keep_best)
         self._recent = max_staleness + 2
 
     def apply(self, version: int, *, now: float) -> None:
@@ -41,17 +47,24 @@ class Retention:
                 self._run_id,
                 f"step-{version}",
                 version=version,
-                path=str(self._dirs.path(version).relative_to(self._launch_dir)),
+                path=self._path(version),
                 kind="training",
+                automatic=True,
+                score=self._store.runs.get(self._run_id).progress.get("score"),
                 now=now,
             )
         rows = repository.list(self._run_id)
-        loose = [row for row in rows if not row.pinned]
-        for row in loose[: -self._keep_last]:
-            repository.delete(self._run_id, row.name)
-        keep = {row.version for row in rows if row.pinned}
-        keep |= {row.version for row in loose[-self._keep_last :]}
-        surplus = self._dirs.surplus(self._recent, keep)
-        if surplus:
-            self._store.mutations.forget_versions(self._run_id, surplus)
+        leaving = surplus([row for row in rows if row.automatic], self._rule, now=now)
+        if leaving:
+            repository.delete_many((row.run_id, row.name) for row in leaving)
+        keep = {row.version for row in rows if row not in leaving and self._names_version(row)}
+        old = self._dirs.surplus(self._recent, keep)
+        if old:
+            self._store.mutations.forget_versions(self._run_id, old)
             self._dirs.gc(self._recent, keep)
+
+    def _names_version(self, row: CheckpointRow) -> bool:
+        return row.automatic or row.path == self._path(row.version)
+
+    def _path(self, version: int) -> str:
+        return str(self._dirs.path(version).relative_to(self._launch_dir))

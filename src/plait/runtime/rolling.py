@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
-from plait.core.operations import Sample, SampleResult
+from plait.core.operations import Sample, Sampled, SampleResult
 from plait.engines.moved import Moved
 from plait.engines.protocol import ForwardStep, RolloutEngine
+from plait.runtime import messages as m
 
 
 class Rolling:
@@ -23,11 +24,31 @@ class Rolling:
         self.engine = engine
         self._run_of: dict[OpId, RunId] = {}
         self._paused: set[RunId] = set()
+        self._watched: dict[OpId, list[int]] = {}
+        """Samples whose tokens are told as they come: how many are, of each continuation."""
 
     def add(self, op: Sample) -> None:
         """Queue a sample; raises what the engine raises."""
         self.engine.add(op)
+        self._enter(op)
+
+    def _enter(self, op: Sample) -> None:
         self._run_of[op.op_id] = op.run_id
+        if op.watched:
+            self._watched[op.op_id] = [0] * op.n
+
+    def drawn(self) -> list[m.Drawn]:
+        """What watched samples have drawn since this was last asked."""
+        news = []
+        for op_id, told in list(self._watched.items()):
+            result = self.engine.peek(op_id)
+            if result is None:  # it has ended: the end itself says all
+                del self._watched[op_id]
+            elif any(len(s.tokens) > n for s, n in zip(result.samples, told, strict=True)):
+                samples = tuple(_since(s, n) for s, n in zip(result.samples, told, strict=True))
+                news.append(m.Drawn(op_id=op_id, first=tuple(told), samples=samples))
+                self._watched[op_id] = [len(s.tokens) for s in result.samples]
+        return news
 
     def export(self, op_id: OpId, *, kv: bool) -> Moved | None:
         """Take a sample out, to go on elsewhere; ``None`` if it has ended."""
@@ -40,7 +61,7 @@ class Rolling:
     def take(self, moved: Moved) -> None:
         """Go on with a sample; raises what the engine raises."""
         self.engine.import_sample(moved)
-        self._run_of[moved.op.op_id] = moved.op.run_id
+        self._enter(moved.op)
 
     def abort(self, op_ids: Sequence[OpId]) -> tuple[tuple[OpId, SampleResult], ...]:
         """End samples now."""
@@ -89,6 +110,12 @@ class Rolling:
         if not runs:
             raise error
         return _together(steps, tuple(failed))
+
+
+def _since(sample: Sampled, n: int) -> Sampled:
+    return replace(
+        sample, tokens=sample.tokens[n:], logprobs=sample.logprobs[n:], topk=sample.topk[n:]
+    )
 
 
 def _together(steps: list[ForwardStep], failed: tuple[tuple[OpId, str], ...]) -> ForwardStep:

@@ -8,7 +8,7 @@ other runs wait for that and lose nothing.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from plait.core.errors import PlaitError, WorkerLost
 from plait.core.ids import OpId, RunId, WorkerId
@@ -19,6 +19,7 @@ from plait.engines.moved import Moved
 from plait.policies.routing import Homes, place
 from plait.runtime import messages as m
 from plait.runtime.facts import Roster
+from plait.runtime.guests import Guests, is_guest
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.in_flight import InFlight
 from plait.runtime.loads import Loads
@@ -30,6 +31,7 @@ class Samples:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
+        self.guests = Guests()
         self._workers: dict[WorkerId, WorkerHandle] = {}
         self._homes = Homes()
         self._in_flight: dict[OpId, InFlight] = {}
@@ -56,17 +58,24 @@ class Samples:
                 )
             if facts.paused:
                 worker.send(m.SetPaused(run_id=facts.spec.run_id, paused=True))
+        for (run_id, guest_version), path in self.guests.paths.items():
+            op_id = OpId(f"reload/{run_id}/{guest_version}")
+            version = guest_version or 0
+            worker.send(m.LoadAdapter(op_id=op_id, run_id=run_id, version=version, path=path))
         self._loads.attach(worker)
         self._outbox = [f.op for f in self._in_flight.values() if f.worker is None]
         self._send_outbox()
 
-    async def sample(self, ops: tuple[Sample, ...]) -> tuple[SampleResult, ...]:
-        """Draw a batch; aborted on the worker if the caller is cancelled."""
+    async def sample(
+        self, ops: tuple[Sample, ...], *, on_drawn: Callable[[m.Drawn], None] | None = None
+    ) -> tuple[SampleResult, ...]:
+        """Draw a batch; aborted on the worker if the caller is cancelled. ``on_drawn`` is told of
+        the tokens of watched ones as they come: after a loss or a move, perhaps of some again."""
         loop = asyncio.get_running_loop()
         futures = []
         for op in ops:
-            self._roster[op.run_id].check_live()
-            entry = InFlight(op, loop.create_future())
+            self._check_live(op.run_id)
+            entry = InFlight(op, loop.create_future(), on_drawn=on_drawn)
             self._in_flight[op.op_id] = entry
             futures.append(entry.future)
             self._send_soon(op)
@@ -97,7 +106,7 @@ class Samples:
             return
         wanting = (f.op.run_id for f in self._in_flight.values())
         allowed = self._suspects.may_send(
-            [r for r in wanting if not self._roster[r].paused], self._at_work()
+            [r for r in wanting if not self._is_paused(r)], self._at_work()
         )
         if allowed is not None:
             self._outbox = [op for op in ops if op.run_id not in allowed]
@@ -120,6 +129,10 @@ class Samples:
             placed.setdefault(worker_id, []).append(op)
         return placed
 
+    def has(self, run_id: RunId) -> bool:
+        """True while a sample of the run is under way."""
+        return any(f.op.run_id == run_id for f in self._in_flight.values())
+
     def loads(self) -> dict[WorkerId, int]:
         """Samples under way on each worker, or on their way there."""
         loads = dict.fromkeys(self._workers, 0)
@@ -140,7 +153,7 @@ class Samples:
         None while a worker's death is being looked into."""
         if self._suspects.any():
             return ()
-        entries = [f for f in self._in_flight.values() if not self._roster[f.op.run_id].paused]
+        entries = [f for f in self._in_flight.values() if not self._is_paused(f.op.run_id)]
         return tuple(movable for f in entries if (movable := f.movable()) is not None)
 
     def move(self, op_ids: Sequence[OpId], source: WorkerId, target: WorkerId, *, kv: bool) -> None:
@@ -165,6 +178,7 @@ class Samples:
         if self._doomed:
             wanted = {f.policy for f in self._in_flight.values()}
             for run_id, version in self._doomed - wanted:
+                self.guests.paths.pop((run_id, version), None)
                 self._tell(m.DropAdapter(run_id=run_id, version=version))
             self._doomed &= wanted
         if self._outbox and not self._outbox_due:
@@ -178,11 +192,23 @@ class Samples:
             for f in self._in_flight.values()
             if f.worker is not None and worker_id in (None, f.worker)
         }
-        return {r for r in runs if not self._roster[r].paused}
+        return {r for r in runs if not self._is_paused(r)}
+
+    def _is_paused(self, run_id: RunId) -> bool:
+        return not is_guest(run_id) and self._roster[run_id].paused
+
+    def _check_live(self, run_id: RunId) -> None:
+        if is_guest(run_id):
+            self._roster.check_open()
+        else:
+            self._roster[run_id].check_live()
 
     async def load(self, run_id: RunId, version: int, path: str, op_id: OpId) -> None:
         """Make a version samplable."""
-        self._roster[run_id].check_live()
+        self._check_live(run_id)
+        if is_guest(run_id):
+            self._doomed.discard((run_id, version))
+            self.guests.paths[run_id, version] = path
         command = m.LoadAdapter(op_id=op_id, run_id=run_id, version=version, path=path)
         await self._loads.load(command, self._workers.values())
 
@@ -218,6 +244,12 @@ class Samples:
         self._suspects.clear(entry.op.run_id)
         self._send_held()
         return True
+
+    def drawn(self, news: m.Drawn) -> None:
+        """A watched sample has drawn something."""
+        entry = self._in_flight.get(news.op_id)
+        if entry is not None and entry.on_drawn is not None:
+            entry.on_drawn(news)
 
     def lost(self, worker_id: WorkerId) -> None:
         """A worker is gone: what it had in flight goes to another, waits for the next, or fails."""
@@ -260,6 +292,13 @@ class Samples:
         for version in self._roster[run_id].published:
             self._tell(m.DropAdapter(run_id=run_id, version=version))
         self._send_held()
+
+    def drop_guests(self, error: PlaitError) -> None:
+        """Nothing is sampled here any more: guests' samples end with the reason."""
+        for run_id in {f.op.run_id for f in self._in_flight.values() if is_guest(f.op.run_id)}:
+            self._abort(self._fail(run_id, error))
+        for run_id, _ in self.guests.paths:
+            self._loads.drop(run_id, error)
 
     def _abort(self, entries: list[InFlight]) -> None:
         for worker_id, worker in self._workers.items():

@@ -1,19 +1,20 @@
 """Session: one launch directory brought to life: lock, store, workers, runs.
 
-What ``plait.open`` hands out. Opening a directory that exists takes its runs up at their last
-committed version: what followed lay in the memory of processes that are gone, and is asked for
-again by whoever drives the run.
+What ``plait.open`` hands out. A run that is asked for again is taken up at its last committed
+version: what followed lay in the memory of processes that are gone, and is asked for again by
+whoever drives the run. The store may be shared with other sessions; then it is its owner's to open
+and to close.
 """
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from plait.core.errors import ConfigError, StoreError
-from plait.core.ids import LOCAL_TENANT, RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.core.runs import LoraSpec, RunSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.models.registry import resolve
@@ -30,13 +31,22 @@ from plait.runtime.settings import Settings
 from plait.store.files import VersionDirs
 from plait.store.lock import LaunchLock
 from plait.store.rows import Json, RunRow, RunStatus
-from plait.store.store import Store, Writer
+from plait.store.store import Store
+from plait.store.writer import GroupWriter
 
 _STATUS = {
     Stage.DONE: RunStatus.DONE,
     Stage.FAILED: RunStatus.FAILED,
     Stage.CANCELLED: RunStatus.CANCELLED,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A store that several sessions write to, by one writer."""
+
+    store: Store
+    writer: GroupWriter
 
 
 class Session:
@@ -51,10 +61,13 @@ class Session:
         settings: Settings,
         journal: Journal,
         locked: bool = False,
+        shared: Shared | None = None,
     ) -> None:
-        """``locked``: the caller holds the directory's lock already."""
+        """``locked``: the caller holds the directory's lock already. ``shared``: the store of
+        others too, else there is one of its own in the directory."""
         self.directory, self.model, self.sharing = directory.resolve(), model, sharing
         self._settings, self._journal, self._locked = settings, journal, locked
+        self._shared = shared
         self._clients: dict[RunId, RunClient] = {}
 
     async def __aenter__(self) -> Self:
@@ -64,10 +77,13 @@ class Session:
                 stack.enter_context(LaunchLock(self.directory))
             self.model_dir = await asyncio.to_thread(resolve, self.model)
             self.shape: ModelShape = read_shape(self.model_dir, name=self.model)
-            self.store = stack.enter_context(Store.at(self.directory / "store.db"))
-            self._check_store()
-            self._writer = Writer()
-            stack.callback(self._writer.close)
+            if self._shared is None:
+                self.store = stack.enter_context(Store.at(self.directory / "store.db"))
+                self._check_store()
+                self._writer = GroupWriter(self.store.database)
+                stack.callback(self._writer.close)
+            else:
+                self.store, self._writer = self._shared.store, self._shared.writer
             self.head = Head(
                 model_dir=self.model_dir,
                 shape=self.shape,
@@ -100,15 +116,23 @@ class Session:
         max_staleness: int = 0,
         checkpoint_every: int = 10,
         keep_last: int = 2,
+        keep_best: int = 0,
+        tenant_id: TenantId = LOCAL_TENANT,
+        about: Json | None = None,
+        samplable: bool = True,
     ) -> RunClient:
-        """A new run at version 0, or the run of that name as it was last committed."""
+        """A new run at version 0, or the run of that name as it was last committed.
+
+        ``about`` is kept with its settings. ``samplable``: what it begins with is published at
+        once, as its step-by-step drivers expect.
+        """
         self.head.roster.check_open()
         run_id = RunId(arguments.run_name(name))
         if run_id in self._clients:
             raise ConfigError(f"there is a run {name} already: choose another name")
         spec = RunSpec(
             run_id=run_id,
-            tenant_id=LOCAL_TENANT,
+            tenant_id=tenant_id,
             base_model=self.model,
             lora=arguments.lora(LoraSpec() if lora is None else lora, self.shape.linear_layers),
             weight=weight,
@@ -116,10 +140,12 @@ class Session:
             max_staleness=max_staleness,
         )
         stored: Json = {"base_model": spec.base_model, "lora": _plain(asdict(spec.lora))}
-        row = await self._writer.call(
+        if about is not None:
+            stored["about"] = about
+        row = await self._writer.write(
             self.store.runs.create,
             run_id,
-            tenant_id=LOCAL_TENANT,
+            tenant_id=tenant_id,
             name=name,
             spec=stored,
             now=self.head.wall(),
@@ -132,6 +158,7 @@ class Session:
             versions_dir,
             every=checkpoint_every,
             keep_last=keep_last,
+            keep_best=keep_best,
             max_staleness=max_staleness,
             launch_dir=self.directory,
         )
@@ -143,16 +170,33 @@ class Session:
             retention=retention,
             launch_dir=self.directory,
         )
-        client = RunClient(self.head, facts, ledger=ledger, versions_dir=versions_dir)
+        client = RunClient(
+            self.head, facts, ledger=ledger, versions_dir=versions_dir, samplable=samplable
+        )
         self._clients[run_id] = client
-        await self._take_up(client, row, versions_dir)
+        try:
+            await self._take_up(client, row, versions_dir)
+        except BaseException:
+            if self._shared is not None:  # others go on here, and it may be asked for again
+                self.let_go(name)
+            raise
         return client
+
+    def let_go(self, name: str) -> bool:
+        """Free what an idle run holds; it can be asked for again. False while it is not idle."""
+        run_id = RunId(name)
+        if run_id not in self._clients:
+            return True
+        if not self.head.let_go(run_id):
+            return False
+        del self._clients[run_id]
+        return True
 
     async def end_run(self, name: str, stage: Stage, reason: str = "") -> None:
         """Record how a run ended; its state stays on disk."""
         run_id = RunId(name)
         self.head.end(run_id, stage, reason)
-        await self._writer.call(
+        await self._writer.write(
             self.store.runs.set_status,
             run_id,
             _STATUS[stage],
@@ -188,14 +232,14 @@ class Session:
         """Bring a run to its last committed version, whatever happened to it before."""
         run_id, dirs = row.run_id, VersionDirs(versions_dir)
         mutations = self.store.mutations
-        rows = await self._writer.call(mutations.versions, run_id)
-        await self._writer.call(dirs.check_rows, rows[-1].version if rows else -1)
+        rows = await self._writer.write(mutations.versions, run_id)
+        await asyncio.to_thread(dirs.check_rows, rows[-1].version if rows else -1)
         if row.status.ended:
-            await self._writer.call(
+            await self._writer.write(
                 self.store.runs.set_status, run_id, RunStatus.ACTIVE, now=self.head.wall()
             )
-        await self._writer.call(mutations.rewind, run_id)
-        swept = await self._writer.call(dirs.sweep, [r.version for r in rows])
+        await self._writer.write(mutations.rewind, run_id)
+        swept = await asyncio.to_thread(dirs.sweep, [r.version for r in rows])
         if not rows:
             await client.create()
             return

@@ -82,6 +82,16 @@ class Trainers:
         if (home := self._homes.get(run_id)) is not None:
             self._queues[home].forget(run_id)
 
+    def has(self, run_id: RunId) -> bool:
+        """True while something of the run is queued or running."""
+        home = self._homes.get(run_id)
+        return home is not None and self._queues[home].has(run_id)
+
+    def let_go(self, run_id: RunId) -> None:
+        """The run, which has nothing queued or running, leaves its worker."""
+        self.forget(run_id)
+        self._homes.pop(run_id, None)
+
     def home(self, run_id: RunId) -> WorkerId | None:
         """The worker that did the run's last update."""
         return self._homes.get(run_id)

@@ -236,6 +236,8 @@ class Worker:
             spans = self._meter.drain()
             if spans:
                 self._conn.send(m.Report(spans=spans))
+            for news in () if self._rolling is None else self._rolling.drawn():
+                self._conn.send(news)
             self._reported_s = now
 
     def fail(self, op_id: OpId, error: Exception) -> None:

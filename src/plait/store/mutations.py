@@ -134,7 +134,7 @@ class Mutations:
                 values["progress"] = progress
             connection.execute(runs.update().where(runs.c.run_id == run_id).values(**values))
             for item in used:
-                add_usage(connection, run_id, run.tenant_id, item)
+                add_usage(connection, run.tenant_id, run_id, item, now)
         return row
 
     def get(self, run_id: RunId, seq: int) -> MutationRow | None:

@@ -90,19 +90,18 @@ class CheckpointRow:
 
     run_id: RunId
     name: str
+    """Unique in its run. A client's begins with its kind, as on the wire: ``weights/a``."""
     version: int
     path: str
     kind: str
     pinned: bool
     created_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
-    """What a run has used in one kind of work, in all."""
-
-    run_id: RunId
-    tenant_id: TenantId
-    kind: str
-    device_s: float
-    tokens: int
+    automatic: bool
+    """Made by the schedule, so the schedule's bounds may remove it; else a user asked for it."""
+    has_optimizer: bool
+    size_bytes: int
+    score: float | None
+    """The higher, the better: what keep-best goes by."""
+    public: bool
+    expires_at: float | None
+    user_metadata: Json

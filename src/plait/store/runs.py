@@ -9,11 +9,12 @@ from plait.core.errors import StoreError
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
 from plait.store.rows import Json, RunRow, RunStatus
-from plait.store.schema import runs, tenants
+from plait.store.schema import runs
+from plait.store.tenants import ensure_tenant
 
 
 class Runs:
-    """Repository of runs and of the tenants that own them."""
+    """Repository of runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -59,6 +60,11 @@ class Runs:
         with self._database.read() as connection:
             return get_run(connection, run_id)
 
+    def find(self, run_id: RunId) -> RunRow | None:
+        """One run, or none."""
+        with self._database.read() as connection:
+            return find_run(connection, run_id)
+
     def list(self, *, tenant_id: TenantId | None = None) -> list[RunRow]:
         """All runs, or one tenant's, in order of creation."""
         query = runs.select().order_by(runs.c.created_at, runs.c.run_id)
@@ -94,13 +100,6 @@ def get_run(connection: Connection, run_id: RunId) -> RunRow:
     if row is None:
         raise _unknown(run_id)
     return row
-
-
-def ensure_tenant(connection: Connection, tenant_id: TenantId, now: float) -> None:
-    """Make the tenant unless it exists."""
-    query = sa.select(tenants.c.tenant_id).where(tenants.c.tenant_id == tenant_id)
-    if connection.execute(query).one_or_none() is None:
-        connection.execute(tenants.insert().values(tenant_id=tenant_id, created_at=now))
 
 
 def _differences(there: Json, asked: Json, section: str = "") -> list[str]:

@@ -1,15 +1,24 @@
-"""Usage: what each run has cost its tenant, by kind of work. Sums only; they never fall."""
+"""Usage: what each tenant and each of its runs has cost, by day and kind of work.
 
+Sums only; they never fall. Days are UTC's. Work that belongs to no run (samples of a base model)
+is on the tenant's account with an empty run.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
-from plait.store.rows import UsageRow
 from plait.store.runs import get_run
-from plait.store.schema import usage
+from plait.store.schema import usage_days
+
+NO_RUN = RunId("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,27 @@ class Used:
     kind: str
     device_s: float
     tokens: int
+    n: int = 1
+    """Operations that it sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """What was used in one kind of work: on a day, or in all (``day`` is empty)."""
+
+    day: str
+    tenant_id: TenantId
+    run_id: RunId
+    kind: str
+    n: int
+    device_s: float
+    tokens: int
+
+
+_SUMS = tuple(
+    sa.func.sum(column).label(column.name)
+    for column in (usage_days.c.n, usage_days.c.device_s, usage_days.c.tokens)
+)
 
 
 class Usage:
@@ -27,39 +57,76 @@ class Usage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, run_id: RunId, used: Used) -> None:
+    def add(self, run_id: RunId, used: Used, *, now: float) -> None:
         """Add to a run's ledger, on its tenant's account."""
         with self._database.write() as connection:
-            add_usage(connection, run_id, get_run(connection, run_id).tenant_id, used)
+            tenant_id = get_run(connection, run_id).tenant_id
+            add_usage(connection, tenant_id, run_id, used, now)
+
+    def charge(
+        self, tenant_id: TenantId, entries: Sequence[tuple[RunId, Used]], *, now: float
+    ) -> None:
+        """Add what a tenant's runs (or ``NO_RUN``) used since the last time: all or nothing."""
+        with self._database.write() as connection:
+            for run_id, used in entries:
+                add_usage(connection, tenant_id, run_id, used, now)
 
     def of_run(self, run_id: RunId) -> list[UsageRow]:
-        """A run's ledger, by kind."""
-        return self._select(usage.c.run_id == run_id)
+        """What a run has used in all, by kind."""
+        return self._totals(usage_days.c.run_id == run_id)
 
     def of_tenant(self, tenant_id: TenantId) -> list[UsageRow]:
-        """The ledgers of all runs of a tenant."""
-        return self._select(usage.c.tenant_id == tenant_id)
+        """What all runs of a tenant have used in all, by run and kind."""
+        return self._totals(usage_days.c.tenant_id == tenant_id)
 
-    def _select(self, where: sa.ColumnElement[bool]) -> list[UsageRow]:
-        query = usage.select().where(where).order_by(usage.c.run_id, usage.c.kind)
+    def days(self, tenant_id: TenantId, *, since: str = "", until: str = "9") -> list[UsageRow]:
+        """A tenant's ledger by day (``2026-01-31``, both ends included), run and kind."""
+        query = usage_days.select().where(
+            usage_days.c.tenant_id == tenant_id,
+            usage_days.c.day >= since,
+            usage_days.c.day <= until,
+        )
+        query = query.order_by(usage_days.c.day, usage_days.c.run_id, usage_days.c.kind)
         with self._database.read() as connection:
             return [UsageRow(**found._mapping) for found in connection.execute(query)]
 
+    def _totals(self, where: sa.ColumnElement[bool]) -> list[UsageRow]:
+        key = (usage_days.c.tenant_id, usage_days.c.run_id, usage_days.c.kind)
+        query = sa.select(*key, *_SUMS).where(where).group_by(*key).order_by(*key)
+        with self._database.read() as connection:
+            return [_total(dict(found._mapping)) for found in connection.execute(query)]
 
-def add_usage(connection: Connection, run_id: RunId, tenant_id: TenantId, used: Used) -> None:
+
+def day_of(now: float) -> str:
+    """The day, in UTC, that a time belongs to."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
+
+
+def add_usage(
+    connection: Connection, tenant_id: TenantId, run_id: RunId, used: Used, now: float
+) -> None:
     """Add inside a transaction that is open already."""
-    done = connection.execute(
-        usage.update()
-        .where(usage.c.run_id == run_id, usage.c.kind == used.kind)
-        .values(device_s=usage.c.device_s + used.device_s, tokens=usage.c.tokens + used.tokens)
-    )
-    if done.rowcount == 0:
-        connection.execute(
-            usage.insert().values(
-                run_id=run_id,
-                tenant_id=tenant_id,
-                kind=used.kind,
-                device_s=used.device_s,
-                tokens=used.tokens,
-            )
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(usage_days)
+    there = usage_days.c
+    connection.execute(
+        insert.values(
+            day=day_of(now),
+            tenant_id=tenant_id,
+            run_id=run_id,
+            kind=used.kind,
+            n=used.n,
+            device_s=used.device_s,
+            tokens=used.tokens,
+        ).on_conflict_do_update(
+            index_elements=[there.day, there.tenant_id, there.run_id, there.kind],
+            set_={
+                "n": there.n + used.n,
+                "device_s": there.device_s + used.device_s,
+                "tokens": there.tokens + used.tokens,
+            },
         )
+    )
+
+
+def _total(found: dict[str, Any]) -> UsageRow:
+    return UsageRow(**{**found, "day": "", "n": int(found["n"]), "tokens": int(found["tokens"])})

@@ -115,6 +115,13 @@ def _gspo(logprob: float, inputs: Inputs, options: Inputs) -> Result:
     return _clipped(_expm1(inputs[SEQUENCE_LOG_RATIO]) + 1.0, inputs["advantages"], options)
 
 
+def _stable_reinforce(logprob: float, inputs: Inputs, options: Inputs) -> Result:
+    loss, slope, means = _cispo(logprob, inputs, options)
+    back = inputs["logprobs"] - logprob
+    coefficient = options["kl_coeff"]
+    return loss + coefficient * _k3(back), slope - coefficient * _expm1(back), means
+
+
 def _clipped(ratio: float, advantage: float, options: Inputs) -> Result:
     clipped = _within(ratio, options)
     is_clipped = clipped * advantage < ratio * advantage
@@ -156,4 +163,5 @@ _FORMULAS: dict[str, Formula] = {
     "cispo": _cispo,
     "dro": _dro,
     "gspo": _gspo,
+    "stable_reinforce": _stable_reinforce,
 }

@@ -141,6 +141,11 @@ class ScriptedRollout:
             ended.append((op_id, group.result()))
         return tuple(ended)
 
+    def peek(self, op_id: OpId) -> SampleResult | None:
+        """What a sample has drawn so far; None if it is not in flight."""
+        group = self._groups.get(op_id)
+        return None if group is None else group.result()
+
     def mark_prefix(
         self, run_id: RunId, version: int | None, tokens: Sequence[int], keep: Keep
     ) -> None:

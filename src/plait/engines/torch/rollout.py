@@ -191,6 +191,11 @@ class TorchRollout:
                 ended.append((op_id, request.result()))
         return tuple(ended)
 
+    def peek(self, op_id: OpId) -> SampleResult | None:
+        """What a sample has drawn so far; None if it is not in flight."""
+        request = self._requests.get(op_id)
+        return None if request is None else request.result()
+
     def mark_prefix(self, run_id: RunId, version: int | None, tokens: Seq[int], keep: Keep) -> None:
         """Say how soon what is cached of ``tokens`` may be given up."""
         self._blocks.mark((run_id, version), tokens, keep)

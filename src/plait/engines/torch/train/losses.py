@@ -86,6 +86,12 @@ def _gspo(logp_M, inputs, options, counts) -> Terms:
     return _clipped(torch.exp(mean_M + logp_M - now_M), inputs["advantages"], options)
 
 
+def _stable_reinforce(logp_M, inputs, options, counts) -> Terms:
+    """REINFORCE with truncated ratios, and a penalty on leaving the policy that drew the tokens."""
+    terms_M, means_M = _cispo(logp_M, inputs, options, counts)
+    return terms_M + options["kl_coeff"] * _k3(inputs["logprobs"] - logp_M), means_M
+
+
 def _clipped(ratio_M, advantage_M, options) -> Terms:
     plain_M, clipped_M = ratio_M * advantage_M, _within(ratio_M, options) * advantage_M
     return -torch.minimum(plain_M, clipped_M), {"clip_fraction": (clipped_M < plain_M).float()}
@@ -102,6 +108,7 @@ FORMULAS: dict[str, Formula] = {
     "cispo": _cispo,
     "dro": _dro,
     "gspo": _gspo,
+    "stable_reinforce": _stable_reinforce,
 }
 
 

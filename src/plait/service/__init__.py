@@ -1,0 +1,1 @@
+"""Service: the HTTP edge. Authentication, limits and mapping; no decisions."""

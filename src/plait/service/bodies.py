@@ -1,0 +1,128 @@
+"""Bodies: bytes from outside, unpacked and looked at before a handler sees them.
+
+Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds),
+and what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no
+``1e999``), text that can be written (no lone surrogates, no zero characters), no bottomless
+nesting. What a handler reads of a JSON body is always something that the store and an answer can
+hold.
+"""
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+import zstandard
+
+from plait.core.errors import RequestError, TooLarge, Unsupported
+from plait.core.text import is_writable
+
+MIB = 2**20
+MAX_BODY = 16 * MIB
+"""Prompts of a million tokens fit, and a job's data files."""
+LARGE = {"/api/v1/forward_backward": 64 * MIB}
+"""Paths with another limit: a client cuts gradients at 5 MB, but never inside a datum."""
+PIECE = 1024
+"""Packed bytes that are unpacked at a time: zstd makes at most 32 MiB of them."""
+MAX_DEPTH = 64
+"""Of JSON; ours is below ten."""
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
+
+_SUSPECT = re.compile(rb"NaN|Infinity|\\u(?:[dD][89a-fA-F]|0000)|[eE]\+?\d{3}|\d{19}")
+"""What a body must hold to be worth a second parse."""
+_NO_BRACKETS = re.compile(rb"[^\[\]{}]+")
+
+
+def max_bytes(path: str) -> int:
+    """Most that a body to this path may have."""
+    return LARGE.get(path, MAX_BODY)
+
+
+def too_large(most: int) -> TooLarge:
+    """The error of a body that has more."""
+    return TooLarge(f"the body has more than {most} bytes: send less at once")
+
+
+def unpack(packed: bytes, encoding: str, most: int) -> bytes:
+    """The body as it was before ``Content-Encoding``."""
+    if encoding in ("", "identity"):
+        return packed
+    if encoding != "zstd":
+        raise Unsupported(f"content encoding {encoding!r} is not taken: send zstd or none")
+    unpacker = zstandard.ZstdDecompressor(max_window_size=most).decompressobj()
+    out, size = [], 0
+    try:
+        for start in range(0, len(packed), PIECE):
+            if unpacker.eof:
+                raise RequestError("the body goes on behind its zstd frame: send one frame")
+            out.append(unpacker.decompress(packed[start : start + PIECE]))
+            if (size := size + len(out[-1])) > most:
+                raise too_large(most)
+    except zstandard.ZstdError as error:
+        raise RequestError(f"the body is not zstd ({error})") from None
+    if not unpacker.eof or unpacker.unused_data:
+        raise RequestError("the body is no whole zstd frame: send it again")
+    return b"".join(out)
+
+
+def check_json(body: bytes) -> None:
+    """RequestError if the body is JSON that nothing behind the doors can hold.
+
+    What is no JSON at all is for whoever parses it.
+    """
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not UTF-8 (byte {error.start})") from None
+    if _SUSPECT.search(body) is None and _depth(body) <= MAX_DEPTH:
+        return
+    try:
+        value = json.loads(body, parse_constant=_constant, parse_float=_float, parse_int=_int)
+        _walk(value, 0)
+    except RecursionError:
+        raise RequestError(f"the JSON is nested deeper than {MAX_DEPTH}") from None
+    except ValueError as error:
+        raise RequestError(f"the body is not JSON: {error}") from None
+
+
+def _depth(body: bytes) -> int:
+    """Of brackets, those in strings counted too: at least the JSON's own."""
+    depth = deepest = 0
+    for bracket in _NO_BRACKETS.sub(b"", body):
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+def _constant(word: str) -> NoReturn:
+    raise RequestError(f"{word} is no JSON number: send finite numbers")
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise RequestError(f"{text[:40]} is no finite number")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > 20 or not MIN_INT <= (value := int(text)) <= MAX_INT:
+        raise RequestError(f"{text[:40]} does not fit into 64 bits")
+    return value
+
+
+def _walk(value: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise RequestError(f"the JSON is nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        if "\0" in value or not is_writable(value):
+            raise RequestError("a text has a zero character or half of a surrogate pair")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _walk(key, depth)
+            _walk(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _walk(inner, depth + 1)

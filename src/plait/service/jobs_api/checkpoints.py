@@ -1,0 +1,98 @@
+"""Checkpoints: those of a tenant's models, listed, deleted, downloaded."""
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+
+from plait.service import paths
+from plait.service.auth import Caller
+from plait.service.errors import responses
+from plait.service.jobs_api.views import CheckpointsView, CheckpointView, Limit, Offset, iso
+from plait.service.ports import CheckpointInfo, House
+
+PART = 2**20
+"""Bytes of an archive that are in memory at a time."""
+CheckpointPath = Annotated[str, Query(min_length=1, max_length=400)]
+
+
+def router(house: House) -> APIRouter:
+    """Routes under ``/v1/checkpoints``."""
+    api = APIRouter(prefix="/checkpoints", tags=["checkpoints"], responses=responses())
+
+    @api.get("")
+    async def all_checkpoints(
+        who: Caller,
+        run: Annotated[str | None, Query(max_length=160)] = None,
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> CheckpointsView:
+        """The caller's checkpoints, or one model's, newest first."""
+        found = await house.models.checkpoints(who, model_id=run, limit=limit, offset=offset)
+        return CheckpointsView(checkpoints=[_view(info) for info in found.items], total=found.total)
+
+    @api.delete("", status_code=204)
+    async def delete(path: CheckpointPath, who: Caller) -> Response:
+        """Delete a checkpoint; samplers that were made from it go on."""
+        await house.models.delete(who, path)
+        return Response(status_code=204)
+
+    @api.get(
+        "/archive",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/x-tar": {}}}},
+    )
+    async def archive(path: CheckpointPath, who: Caller) -> StreamingResponse:
+        """The files of a checkpoint, as a tar archive."""
+        directory = await house.models.files(who, path)
+        name = directory.name
+        return StreamingResponse(
+            _tar(directory),
+            media_type="application/x-tar",
+            headers={"Content-Disposition": f'attachment; filename="{name}.tar"'},
+        )
+
+    return api
+
+
+def _view(info: CheckpointInfo) -> CheckpointView:
+    name = paths.Path(model_id=info.model_id, kind=info.kind, name=info.name)
+    return CheckpointView(
+        path=str(name),
+        kind=info.kind.value,
+        run_id=info.model_id,
+        size_bytes=info.size_bytes,
+        created_at=iso(info.created_at),
+        expires_at=None if info.expires_at is None else iso(info.expires_at),
+        public=info.public,
+        has_optimizer=info.has_optimizer,
+    )
+
+
+async def _tar(directory: Path) -> AsyncIterator[bytes]:
+    parts = _tar_parts(directory)
+    while (part := await asyncio.to_thread(next, parts, None)) is not None:
+        yield part
+
+
+def _tar_parts(directory: Path) -> Iterator[bytes]:
+    """A tar archive of a directory's files, a part at a time."""
+    for file in sorted(path for path in directory.iterdir() if path.is_file()):
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            head = tarfile.TarInfo(file.name)
+            head.size = size
+            yield head.tobuf(tarfile.PAX_FORMAT)
+            left = size
+            while left and (part := opened.read(min(PART, left))):
+                left -= len(part)
+                yield part
+            yield bytes(-size % tarfile.BLOCKSIZE)
+    end = io.BytesIO()
+    tarfile.open(fileobj=end, mode="w").close()
+    yield end.getvalue()

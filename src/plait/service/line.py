@@ -1,0 +1,439 @@
+"""Line: the numbered requests of one model, carried out in order.
+
+A request is durable before it is acknowledged and its answer before it can be seen. Gradients are
+asked for without waiting for one another, and the optimizer step behind them; whatever else there
+is waits for what came before it. A request that fails uses up its number and touches no other,
+with one exception: an optimizer step fails if a gradient does that had not ended when the step
+arrived, for its client cannot have meant that.
+
+**Exactly once.** What makes a version (a step, a load) commits with it its number and its answer.
+Whenever the line begins, after a crash of whatever kind, the store says which number that was last:
+it and those before it have been done; those behind it are done again in order, gradients for their
+effect alone where their answers are in the store already.
+
+Nothing here knows what the work is: that is ``carry``'s.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from plait.core.errors import EngineError, PlaitError
+from plait.runtime.gradients import GRADIENT_FAILED
+from plait.runtime.whole import whole
+from plait.service.entry import Entry
+from plait.service.log import Log, Owner
+from plait.service.names import request_id
+from plait.service.order import Order
+from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
+from plait.service.work import Batch, Codec, Kind, Step, Work
+from plait.store.requests import RequestRow
+from plait.store.rows import MutationStatus
+
+log_ = logging.getLogger(__name__)
+
+AHEAD = 8
+"""Requests that are read before their turn, and gradients asked for at once: enough that a worker
+never waits for the next, few enough that a line's memory is bounded."""
+KEPT = 32
+"""Answers in memory; older ones are read from the store."""
+IDLE_S = 300.0
+"""After so long without a request a model leaves its worker; it is back in the time of a load."""
+AGAIN_S = 1.0
+"""Before another try where workers are gone, a limit holds, or the disk is full."""
+REMEMBERED = 1024
+"""Numbers before the last committed one of which the line itself knows how they ended."""
+GIVEN_UP = "it never came, and what came after it has waited long enough"
+COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
+"""What makes a version: with it, what came before is carried out for good."""
+
+
+class Down(Exception):
+    """What carries out work is gone for the moment: nothing is known of what was under way."""
+
+
+class Hands(Protocol):
+    """What carries out the work of one model."""
+
+    async def committed(self) -> tuple[int, Callable[[Work], bytes] | None]:
+        """The number of the request that committed the model's last version (-1: none did) and what
+        tells its answer again."""
+
+    async def take_up(self) -> None:
+        """Bring the model, if it was made, to its last committed version: nothing that came after
+        is left of it. Down."""
+
+    def held(self) -> str:
+        """Why the tenant's work does not start now; empty if it may."""
+
+    def carry(self, entry: Entry, work: Work) -> Awaitable[bytes]:
+        """Carry out; the answer's body. Down, or a PlaitError that ends the request."""
+
+    def idle(self) -> bool:
+        """True if nothing is lost by letting the model go."""
+
+    async def leave(self, *, ended: str) -> None:
+        """Free what the model holds, if anything; ``ended``: for good, and why."""
+
+    def waits(self) -> str:
+        """Why its work is not being done at the moment, if there is a reason."""
+
+
+class Line:
+    """One model's requests."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        *,
+        log: Log,
+        codec: Codec,
+        hands: Callable[["Line"], Hands],
+        clock: Callable[[], float],
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.owner = owner
+        self._log, self._codec, self._clock, self._idle_s = log, codec, clock, idle_s
+        self._hands = hands(self)
+        self._order = Order()
+        self._entries: dict[int, Entry] = {}
+        self._kept: deque[Entry] = deque()
+        self._changed = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._open: dict[int, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(AHEAD)
+        self._lost: str = ""
+        """A gradient that was answered could not be made again: the next step must not count."""
+        self._hold = ""
+        self._state: QueueState = "paused_capacity"
+        """Of whoever waits while there is a hold."""
+        self.doom = ""
+        """Why nothing more is carried out, if so."""
+        self.used_s = clock()
+
+    # What doors ask.
+
+    async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
+        """Make a request durable and put it in its place; its id, or the original's."""
+        self.used_s = self._clock()
+        while (known := self._entries.get(seq)) is not None:
+            await known.durable.wait()
+            if self._entries.get(seq) is known:
+                return request_id(self.owner.model_id, seq)
+        if not self._order.used(seq):
+            await whole(self._accept(seq, kind, body))
+        return request_id(self.owner.model_id, seq)
+
+    async def _accept(self, seq: int, kind: Kind, body: bytes) -> None:
+        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=self._log.wall())
+        try:
+            await self._log.accept(self.owner, seq, kind, body)
+        except BaseException:
+            del self._entries[seq]
+            raise
+        finally:
+            entry.durable.set()
+        if seq < self._order.next + AHEAD:
+            entry.body = body
+            self._begin_reading(entry)
+        self._put(seq)
+
+    def has(self, seq: int) -> bool:
+        """True if there was a request of that number."""
+        return seq in self._entries
+
+    async def skip(self, seq: int, reason: str) -> None:
+        """Use up a number."""
+        if seq not in self._entries and not self._order.used(seq):
+            await whole(self._skip(seq, reason))
+
+    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
+        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
+        self._entries[seq] = entry
+        try:
+            await self._log.skip(self.owner, seq, reason)
+        except BaseException:
+            del self._entries[seq]
+            raise
+        finally:
+            entry.durable.set()
+        entry.end(Failed(error=reason, category="user"), self._log.wall())
+        self._order.put(seq, None if given_up else self._clock())
+        self.wake()
+
+    async def outcome(self, seq: int, wait_s: float) -> Outcome | None:
+        """What became of a request, waiting for its end up to ``wait_s``; None if there is none."""
+        entry = self._entries.get(seq)
+        if entry is None:
+            past = seq < self._order.next
+            return await self._log.answer(self.owner.model_id, seq) if past else None
+        if not entry.ended:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await entry.over.wait()
+            except TimeoutError:
+                return self._waiting()
+        if entry.outcome is not None:
+            return entry.outcome
+        return await self._log.answer(self.owner.model_id, seq)
+
+    def end(self, reason: str) -> None:
+        """Nothing more is carried out: what is queued fails with the reason."""
+        self.doom = self.doom or reason
+        self.wake()
+
+    # Its life.
+
+    def recall(self, rows: list[RequestRow]) -> None:
+        """What the store knows of the line, before anything else is asked of it."""
+        for row in rows:
+            entry = Entry(seq=row.seq, kind=Kind(row.kind), accepted_at=row.accepted_at)
+            entry.durable.set()
+            if row.finished_at is not None:
+                entry.failed = row.status is MutationStatus.FAILED
+                entry.ended_at = row.finished_at
+                entry.over.set()
+            self._entries[row.seq] = entry
+        seqs = sorted(self._entries)
+        start = seqs[0] if seqs else 0
+        self._order.rewind(start, seqs, self._clock())
+
+    def wake(self) -> None:
+        """See to it that what is queued is carried out."""
+        self._changed.set()
+        if self._life is None or self._life.done():
+            self._life = asyncio.create_task(self._live(), name=f"line-{self.owner.model_id}")
+
+    @property
+    def awake(self) -> bool:
+        """True while it is at work or waits for some."""
+        return self._life is not None and not self._life.done()
+
+    async def stop(self) -> None:
+        """Leave everything as it is: the store knows how to go on."""
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+        await self._drop_open()
+        for entry in self._entries.values():
+            if entry.read is not None:
+                entry.read.cancel()
+
+    def _put(self, seq: int) -> None:
+        self._order.put(seq, self._clock())
+        self.wake()
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                await self._serve()
+            except Down as why:
+                self._hold, self._state = str(why), "paused_capacity"
+            except Exception as error:  # the recorder of what no request can be blamed for
+                log_.exception("line %s", self.owner.model_id)
+                self._hold, self._state = f"{type(error).__name__}: {error}", "paused_capacity"
+            else:
+                return
+            finally:
+                await self._drop_open()
+            await asyncio.sleep(AGAIN_S)
+
+    async def _serve(self) -> None:
+        """Carry out requests from the last committed one on, until there are none for long."""
+        last, told_again = await self._hands.committed()
+        self._lost = ""
+        here = [entry for entry in self._entries.values() if entry.durable.is_set()]
+        for entry in [e for e in here if e.seq <= last and not e.ended]:
+            if entry.seq == last and told_again is not None:
+                body = told_again(await self._read(entry))
+                await self._end(entry, Ready(kind=entry.kind, body=body))
+            else:  # it ended before that was committed, or was nothing that can be ended so
+                await self._end(entry, Failed(error="its answer was lost", category="server"))
+        behind = [entry.seq for entry in here if entry.seq > last]
+        self._order.rewind(last + 1, behind)
+        if not self.doom:
+            await self._hands.take_up()
+            self._hold = ""
+        while (seq := await self._due()) is not None:
+            entry = self._entries[seq]
+            if entry.ended and not entry.again:
+                continue
+            if self.doom:
+                if not entry.ended:
+                    await self._end(entry, Failed(error=self.doom, category="user"))
+                continue
+            await self._start(entry)
+        await self._settle()
+        await self._hands.leave(ended=self.doom)
+
+    async def _due(self) -> int | None:
+        """The next number; None when it is time to leave."""
+        while (seq := self._order.take()) is None:
+            self._changed.clear()
+            self._collect()
+            if self.doom and not self._order.n_waiting:
+                return None
+            gap_at, now = self._order.gives_up_at(), self._clock()
+            until = now + self._idle_s if gap_at is None else gap_at
+            if self.doom and gap_at is not None:
+                until = now
+            try:
+                async with asyncio.timeout(max(0.0, until - now)):
+                    await self._changed.wait()
+            except TimeoutError:
+                if gap_at is not None:
+                    await self._give_up_missing()
+                elif not self._open and self._hands.idle():
+                    return None
+        return seq
+
+    async def _give_up_missing(self) -> None:
+        for seq in list(self._order.missing()):
+            known = self._entries.get(seq)
+            if known is not None:  # it is on its way to the disk
+                await known.durable.wait()
+                continue
+            await whole(self._skip(seq, GIVEN_UP, given_up=True))
+
+    async def _start(self, entry: Entry) -> None:
+        """Carry out, or begin to where the next need not wait."""
+        for seq in range(entry.seq, entry.seq + AHEAD // 2):
+            if (near := self._entries.get(seq)) is not None and near.durable.is_set():
+                self._begin_reading(near)
+        assert entry.read is not None
+        try:
+            work = await asyncio.shield(entry.read)
+        except Exception as error:
+            await self._fail(entry, error)
+            return
+        await self._while_held()
+        await self._room.acquire()
+        task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
+        task.add_done_callback(self._ended)
+        self._open[entry.seq] = task
+        if isinstance(work, Batch):
+            self._collect()
+        else:
+            await self._settle()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._room.release()
+        self._changed.set()
+
+    def _collect(self) -> None:
+        """Look at what has ended; Down if the workers went with it."""
+        for seq in [s for s, t in self._open.items() if t.done()]:
+            self._open.pop(seq).result()
+
+    async def _while_held(self) -> None:
+        """Wait for as long as the tenant is over a limit."""
+        while why := self._hands.held():  # noqa: ASYNC110 - a limit's end is no event
+            self._hold, self._state = why, "paused_rate_limit"
+            await asyncio.sleep(AGAIN_S)
+        self._hold = ""
+
+    async def _carry(self, entry: Entry, work: Work) -> None:
+        """Do it and write down how it ended."""
+        again = entry.ended
+        try:
+            if isinstance(work, Step) and (why := self._spoilt(entry)):
+                raise EngineError(why)
+            body = await self._hands.carry(entry, work)
+        except Down:
+            raise
+        except Exception as error:
+            if again:
+                self._lost = f"request {entry.seq} could not be done again ({error})"
+            else:
+                await self._fail(entry, error)
+            return
+        finally:
+            if isinstance(work, Step):
+                self._lost = ""
+        if not again:
+            await self._end(entry, Ready(kind=entry.kind, body=body))
+
+    def _spoilt(self, step: Entry) -> str:
+        """Why a step must not be made."""
+        if self._lost:
+            return f"{GRADIENT_FAILED}: {self._lost}"
+        for seq in range(step.seq - 1, -1, -1):
+            entry = self._entries.get(seq)
+            if entry is None or (entry.kind in (Kind.OPTIM_STEP,) and not entry.failed):
+                return ""
+            if (
+                entry.kind is Kind.FORWARD_BACKWARD
+                and entry.failed
+                and entry.ended_at is not None
+                and entry.ended_at >= step.accepted_at
+            ):
+                return f"{GRADIENT_FAILED} (request {seq})"
+        return ""
+
+    async def settled(self, step: Entry) -> None:
+        """Before a version is committed: what came before it is in the store. EngineError if some
+        of it failed."""
+        before = {s: t for s, t in self._open.items() if s < step.seq}
+        if before:
+            await asyncio.wait(before.values())
+        if step.kind is Kind.OPTIM_STEP and (why := self._spoilt(step)):
+            raise EngineError(why)
+
+    async def _settle(self) -> None:
+        """Wait for what is open."""
+        while self._open:
+            seq, task = next(iter(self._open.items()))
+            await asyncio.wait({task})
+            del self._open[seq]
+            task.result()
+
+    async def _drop_open(self) -> None:
+        tasks, self._open = list(self._open.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fail(self, entry: Entry, error: Exception) -> None:
+        if isinstance(error, PlaitError):
+            mine = error.http_status < 500
+            await self._end(entry, Failed(error=str(error), category="user" if mine else "server"))
+            return
+        log_.error("request %s of %s", entry.seq, self.owner.model_id, exc_info=error)
+        text = f"a fault of the server ({type(error).__name__}): its log says more"
+        await self._end(entry, Failed(error=text, category="server"))
+
+    async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
+        while not await whole(self._try_to_end(entry, outcome)):
+            await asyncio.sleep(AGAIN_S)
+        if entry.kind in COMMITS:
+            for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
+                del self._entries[seq]
+
+    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
+        commits, now = entry.kind in COMMITS, self._log.wall()
+        model_id = self.owner.model_id
+        if not await self._log.end(model_id, entry.seq, outcome, now=now, shed=commits):
+            return False
+        entry.end(outcome, now)
+        self._kept.append(entry)
+        while len(self._kept) > KEPT:
+            self._kept.popleft().outcome = None
+        return True
+
+    def _begin_reading(self, entry: Entry) -> None:
+        if entry.read is None and (not entry.ended or entry.again):
+            entry.read = asyncio.create_task(self._read(entry))
+            entry.read.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+    async def _read(self, entry: Entry) -> Work:
+        body, entry.body = entry.body, None
+        if body is None:
+            body = await self._log.body(self.owner.model_id, entry.seq)
+        return await asyncio.to_thread(self._codec.read, entry.kind, body)
+
+    def _waiting(self) -> Waiting:
+        why = self._hold or self._log.trouble or self._hands.waits()
+        state = self._state if self._hold else "paused_capacity"
+        return Waiting(state=state, reason=why) if why else Waiting()

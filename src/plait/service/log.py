@@ -1,0 +1,126 @@
+"""Log: the store's requests as lines use them.
+
+A request is on the disk before it is acknowledged, and its end before anybody sees it. What the
+disk refuses is said in ``trouble`` until it takes something again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plait.core.errors import StoreError
+from plait.core.ids import TenantId
+from plait.service.names import run_of
+from plait.service.ports import Failed, Ready
+from plait.service.work import Kind
+from plait.store.requests import RequestRow
+from plait.store.rows import MutationStatus
+from plait.store.store import Store
+from plait.store.writer import GroupWriter
+
+RECALLED = 1024
+"""Requests before the last committed one that a line begins with: clients may still send those
+again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose requests they are."""
+
+    model_id: str
+    session_id: str
+    tenant_id: TenantId
+
+
+class Log:
+    """Requests of all models, durable."""
+
+    def __init__(self, store: Store, writer: GroupWriter, *, wall: Callable[[], float]) -> None:
+        self._store, self._writer, self.wall = store, writer, wall
+        self.trouble = ""
+        """Why ends cannot be written at present, if so."""
+
+    async def accept(self, owner: Owner, seq: int, kind: Kind, body: bytes) -> RequestRow:
+        """Make a request durable; the original if the number is taken."""
+        asked = await self._writer.write(
+            self._store.requests.accept,
+            owner.model_id,
+            seq,
+            session_id=owner.session_id,
+            tenant_id=owner.tenant_id,
+            kind=kind.value,
+            body=body,
+            now=self.wall(),
+        )
+        return asked.row
+
+    async def skip(self, owner: Owner, seq: int, reason: str) -> RequestRow:
+        """Use up a number, unless it is taken: then the original."""
+        asked = await self._writer.write(
+            self._store.requests.skip,
+            owner.model_id,
+            seq,
+            session_id=owner.session_id,
+            tenant_id=owner.tenant_id,
+            kind=Kind.SKIPPED.value,
+            error=reason,
+            category="user",
+            now=self.wall(),
+        )
+        return asked.row
+
+    async def end(
+        self, model_id: str, seq: int, outcome: Ready | Failed, *, now: float, shed: bool = False
+    ) -> bool:
+        """End a request; False if the disk does not take it now. ``shed``: bodies up to it will
+        never be read again."""
+        try:
+            await self._writer.write(self._end, model_id, seq, outcome, now, shed)
+        except StoreError as error:
+            self.trouble = str(error)
+            return False
+        self.trouble = ""
+        return True
+
+    def _end(
+        self, model_id: str, seq: int, outcome: Ready | Failed, now: float, shed: bool
+    ) -> None:
+        log = self._store.requests
+        if isinstance(outcome, Failed):
+            log.fail(model_id, seq, outcome.error, category=outcome.category, now=now)
+            return
+        log.finish(model_id, seq, outcome.body, now=now)
+        if shed:
+            log.shed(model_id, seq)
+
+    async def body(self, model_id: str, seq: int) -> bytes:
+        """What a request asked for."""
+        body = await asyncio.to_thread(self._store.requests.body, model_id, seq)
+        if body is None:
+            raise StoreError(f"what request {seq} of {model_id} asked for is gone: ask again")
+        return body
+
+    async def answer(self, model_id: str, seq: int) -> Ready | Failed | None:
+        """How a request that has ended did so; None if there was none."""
+        row = await asyncio.to_thread(self._store.requests.find, model_id, seq)
+        if row is None:
+            return None
+        if row.answer is not None:
+            return Ready(kind=Kind(row.kind), body=row.answer)
+        if row.status is MutationStatus.DONE:
+            return Failed(error="its answer is no longer kept", category="server")
+        return Failed(error=row.error, category=row.category or "unknown")
+
+    async def line(self, model_id: str) -> list[RequestRow]:
+        """A model's requests by number, without what they carry: all that may have to be done
+        again, and some before."""
+        return await asyncio.to_thread(self._line, model_id)
+
+    def _line(self, model_id: str) -> list[RequestRow]:
+        run = self._store.runs.find(run_of(model_id))
+        committed = -1 if run is None else int(run.progress.get("request", -1))
+        return self._store.requests.after(model_id, max(-1, committed - RECALLED))
+
+    async def open_lines(self) -> list[str]:
+        """Models that have requests which have not ended."""
+        return await asyncio.to_thread(self._store.requests.owners_unended)

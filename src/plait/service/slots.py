@@ -1,0 +1,179 @@
+"""Slots: which adapters of outside samplers are loaded on the rollout workers.
+
+More policies are sampled than may be loaded at once: the one that has not been used for longest
+gives way. Where all are in use, the least recently used is *closed*: what it draws comes to its
+end, and who wants it again waits behind those that wait already. An adapter is not closed before
+it has begun ``MIN_SERVED`` samples, so that a load is worth its price.
+
+Invariants: never more than ``n`` loaded; none is dropped while it draws; waits are first come,
+first served, so each ends; a load that fails costs its slot nothing.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from plait.policies.routing import Policy
+
+MIN_SERVED = 16
+"""Samples per load, where somebody wants as many: a load takes a worker the time of a few forward
+steps."""
+
+Load = Callable[[Policy, str], Awaitable[None]]
+Drop = Callable[[Policy], None]
+
+
+@dataclass(slots=True)
+class _Slot:
+    loaded: asyncio.Task[None]
+    n_used: int = 0
+    n_served: int = 0
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class _Waiter:
+    policy: Policy
+    path: str
+    turn: asyncio.Future[_Slot]
+    """Its slot, entered already."""
+
+
+class Slots:
+    """Adapters loaded for outside samplers."""
+
+    def __init__(self, n: int, *, load: Load, drop: Drop) -> None:
+        self._n, self._load, self._drop = n, load, drop
+        self._slots: OrderedDict[Policy, _Slot] = OrderedDict()
+        """Least recently used first."""
+        self._waiters: list[_Waiter] = []
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def use(self, policy: Policy) -> bool:
+        """Begin a sample with it, if it is loaded and takes more."""
+        slot = self._slots.get(policy)
+        if slot is None or slot.closed or not _is_loaded(slot):
+            return False
+        self._enter(policy, slot)
+        self._close_for_waiters()
+        return True
+
+    async def acquire(self, policy: Policy, path: str) -> None:
+        """Begin a sample with it as soon as it is loaded; raises what the load raises."""
+        slot = self._slots.get(policy)
+        if slot is not None and not slot.closed:
+            self._enter(policy, slot)
+        elif slot is None and not self._waiters and self._has_room():
+            slot = self._begin(policy, path)
+        else:
+            slot = await self._wait(policy, path)
+        try:
+            await asyncio.shield(slot.loaded)
+        except BaseException:
+            self._leave(policy, slot)
+            raise
+
+    def release(self, policy: Policy) -> None:
+        """A sample has ended."""
+        self._leave(policy, self._slots[policy])
+
+    def forget(self, policy: Policy) -> None:
+        """Nobody will want it again: it goes now, or with its last sample."""
+        if (slot := self._slots.get(policy)) is not None:
+            slot.closed = True
+            self._settle(policy, slot)
+
+    def _enter(self, policy: Policy, slot: _Slot) -> None:
+        slot.n_used += 1
+        slot.n_served += 1
+        self._slots.move_to_end(policy)
+
+    def _leave(self, policy: Policy, slot: _Slot) -> None:
+        slot.n_used -= 1
+        self._settle(policy, slot)
+
+    def _settle(self, policy: Policy, slot: _Slot) -> None:
+        """Drop a slot that has come to its end, and give room to who waits."""
+        failed = slot.loaded.done() and (slot.loaded.cancelled() or slot.loaded.exception())
+        if not slot.n_used and (slot.closed or failed) and self._slots.get(policy) is slot:
+            self._remove(policy)
+        self._serve_waiters()
+
+    def _has_room(self) -> bool:
+        """Room for one more, made if need be."""
+        if len(self._slots) < self._n:
+            return True
+        idle = next((p for p, s in self._slots.items() if not s.n_used), None)
+        if idle is None:
+            return False
+        self._remove(idle)
+        return True
+
+    def _remove(self, policy: Policy) -> None:
+        slot = self._slots.pop(policy)
+        if not slot.loaded.done():
+            slot.loaded.cancel()
+        self._drop(policy)
+
+    def _begin(self, policy: Policy, path: str) -> _Slot:
+        slot = _Slot(asyncio.ensure_future(self._load(policy, path)))
+        slot.loaded.add_done_callback(_look)
+        self._slots[policy] = slot
+        self._enter(policy, slot)
+        return slot
+
+    async def _wait(self, policy: Policy, path: str) -> _Slot:
+        waiter = _Waiter(policy, path, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        self._close_for_waiters()
+        try:
+            return await waiter.turn
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.turn.done() and not waiter.turn.cancelled():
+                self._leave(policy, waiter.turn.result())
+            raise
+
+    def _serve_waiters(self) -> None:
+        full = False
+        for waiter in list(self._waiters):
+            slot = self._slots.get(waiter.policy)
+            if slot is not None and slot.closed:
+                continue  # its own last samples are still under way
+            if slot is not None:
+                self._enter(waiter.policy, slot)
+            elif full or not self._has_room():
+                full = True  # the first has first claim to the next room
+                continue
+            else:
+                slot = self._begin(waiter.policy, waiter.path)
+            self._waiters.remove(waiter)
+            waiter.turn.set_result(slot)
+        self._close_for_waiters()
+
+    def _close_for_waiters(self) -> None:
+        """Close as many as there are policies that wait for room."""
+        wanted = len({w.policy for w in self._waiters}) - sum(
+            s.closed for s in self._slots.values()
+        )
+        for slot in list(self._slots.values()):
+            if wanted <= 0:
+                return
+            if not slot.closed and slot.n_served >= MIN_SERVED:
+                slot.closed = True
+                wanted -= 1
+
+
+def _is_loaded(slot: _Slot) -> bool:
+    task = slot.loaded
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _look(task: asyncio.Task[None]) -> None:
+    """Whoever waited has been told, or has gone."""
+    if not task.cancelled():
+        task.exception()

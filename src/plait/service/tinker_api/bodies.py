@@ -1,0 +1,280 @@
+"""Bodies: the JSON that clients send, as pydantic models. Keys that are not known are let by.
+
+A client is newer than its server sooner or later, and sends what it has not heard of; what would
+change a result is refused by name where it is read. Numbers are finite, ids reasonably short.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from plait.core.errors import RequestError
+
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=10_000)]
+Seq = Annotated[int, Field(ge=1, lt=2**31)]
+"""A number of a model's requests, which is 32 bits wide in protobuf; 0 is its creation."""
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Labels = dict[Text, Any]
+MAX_TTL_S = 10 * 366 * 86400.0
+"""Ten years, as the official service has it."""
+Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None
+
+
+class Body(BaseModel):
+    """What all of them share."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, protected_namespaces=())
+
+
+class Nothing(Body):
+    """A body of which nothing is read."""
+
+
+class CreateSession(Body):
+    tags: list[Text] = []
+    user_metadata: Labels | None = None
+    sdk_version: Text = ""
+    project_id: Text | None = None
+    display_name: Text | None = None
+
+
+class Session(Body):
+    session_id: Id
+
+
+Finished = Literal["success", "errored", "interrupted"]
+FINISHED = ("success", "errored", "interrupted")
+"""Reasons for which a client ends its session."""
+
+
+class FinishReason(Body):
+    type: Finished
+
+
+class FinishSession(Body):
+    reason: FinishReason
+    detail: Text | None = None
+
+
+class LoraConfig(Body):
+    rank: int = 32
+    seed: int | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+
+class OptimizerConfig(Body):
+    type: Text = "adamw"
+
+
+class CreateModel(Body):
+    session_id: Id
+    model_seq_id: Count
+    base_model: Text
+    user_metadata: Labels | None = None
+    lora_config: LoraConfig = LoraConfig()
+    optimizer_config: OptimizerConfig = OptimizerConfig()
+
+
+class Model(Body):
+    model_id: Id
+
+
+class Numbered(Model):
+    """What every request in a model's line says."""
+
+    seq_id: Seq
+
+
+class Adam(Body):
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+
+class OptimStep(Numbered):
+    adam_params: Adam | None = None
+    optimizer_params: dict[str, Any] | None = None
+
+
+class SaveWeights(Numbered):
+    path: Text | None = None
+    ttl_seconds: Ttl = None
+    overwrite: bool = False
+    user_metadata: Labels | None = None
+
+
+class SaveForSampler(Numbered):
+    path: Text | None = None
+    sampling_session_seq_id: Count | None = None
+    kind: Literal["snapshot", "inflight"] = "snapshot"
+    ttl_seconds: Ttl = None
+    user_metadata: Labels | None = None
+
+
+class SaveExternal(Numbered):
+    path: Text
+    ttl_seconds: Ttl = None
+    age_encryption_recipients: list[Text] | None = None
+
+
+class LoadWeights(Body):
+    """Into a model that exists (``model_id``, ``seq_id``), or as a new one."""
+
+    path: Text
+    optimizer: bool
+    model_id: Id | None = None
+    seq_id: Seq | None = None
+    session_id: Id | None = None
+    model_seq_id: Count | None = None
+    base_model: Text | None = None
+    user_metadata: Labels | None = None
+    optimizer_config: OptimizerConfig | None = None
+    weights_access_token: Text | None = None
+
+
+class OpenSampler(Body):
+    session_id: Id
+    sampling_session_seq_id: Count
+    base_model: Text | None = None
+    model_path: Text | None = None
+
+
+class Sampler(Body):
+    sampling_session_id: Id
+
+
+class Chunk(Body):
+    type: Text = "encoded_text"
+    tokens: list[int] = []
+
+
+class Prompt(Body):
+    chunks: list[Chunk]
+
+
+class SamplingParamsBody(Body):
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: str | list[int | str] | None = None
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+
+
+class SampleBody(Body):
+    sampling_session_id: Id
+    seq_id: Annotated[int, Field(ge=0, lt=2**63)]
+    prompt: Prompt
+    num_samples: Annotated[int, Field(ge=1, le=4096)] = 1
+    sampling_params: SamplingParamsBody
+    prompt_logprobs: bool | None = None
+    topk_prompt_logprobs: int = 0
+    topk_sample_logprobs: int = 0
+    target_prompt_logprobs: dict[str, Any] | None = None
+    prompt_alt_tokens_k: int = 0
+    prompt_logprobs_last_n: int | None = None
+
+
+class Future(Body):
+    request_id: Id
+    allow_metadata_only: bool = False
+
+
+class FuturesTarget(Body):
+    sampling_session_id: Id
+    cloned_sampler_id: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class Futures(Body):
+    target: FuturesTarget
+    prev_cursor: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    timeout: float | None = None
+    retrieved_request_ids: list[Id] = []
+
+
+class CopyWeights(Body):
+    source_path: Text
+    session_id: Id | None = None
+    model_seq_id: Count | None = None
+    destination_project_id: Text | None = None
+    ttl_seconds: Ttl = None
+    weights_access_token: Text | None = None
+
+
+class WeightsPath(Body):
+    tinker_path: Text
+
+
+class TtlBody(Body):
+    ttl_seconds: Ttl = None
+
+
+class SessionStatus(Body):
+    type: Text
+    reasons: list[Text] | None = None
+
+
+class SearchCursor(Body):
+    last_created_at: AwareDatetime
+    last_session_id: Text
+
+
+class SearchSessions(Body):
+    session_id: Id | None = None
+    user_metadata: dict[str, str] = {}
+    display_name: Text | None = None
+    statuses: list[SessionStatus] | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    cursor: SearchCursor | None = None
+
+
+class Telemetry(Body):
+    events: list[dict[str, Any]] = []
+    session_id: Text = ""
+
+
+B = TypeVar("B", bound=Body)
+
+
+def read(kind: type[B], raw: bytes) -> B:
+    """A body; RequestError says in one line what is wrong with it."""
+    try:
+        return kind.model_validate(from_json(raw, allow_inf_nan=False))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise RequestError(f"{where}: {first['msg']}") from None
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON ({error})") from None
+
+
+def any_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object of no certain shape."""
+    try:
+        told = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON ({error})") from None
+    if not isinstance(told, dict):
+        raise RequestError("the body is no JSON object")
+    return told
+
+
+class _Address(Body):
+    model_id: Id
+    seq_id: Seq
+
+
+def address(raw: bytes) -> tuple[str, int] | None:
+    """The model and number of a request that could not be read as a whole, if those can be."""
+    try:
+        at = _Address.model_validate(from_json(raw, allow_inf_nan=True))
+    except (ValidationError, ValueError):
+        return None
+    return at.model_id, at.seq_id

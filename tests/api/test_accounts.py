@@ -1,0 +1,131 @@
+"""Accounts: keys shown once, rotated, revoked; tenants; the ledger read back."""
+
+from pathlib import Path
+
+from edge_support import ROWS, edge, job, until
+
+from plait.core.ids import RunId, TenantId
+from plait.store.usage import Used
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        made = (await e.operator.post("/v1/keys", json={"label": "laptop"})).json()
+        assert made["key"].startswith("tml-")
+        assert made["key"].startswith(made["prefix"])
+        shown = (await e.operator.get("/v1/keys")).text
+        assert made["key"] not in shown
+        assert made["key_id"] in shown
+        assert (await e.client(made["key"]).get("/v1/me")).json()["key_id"] == made["key_id"]
+    assert not holding(tmp_path, made["key"].encode())
+
+
+def holding(directory: Path, secret: bytes) -> list[Path]:
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    assert files
+    return [file for file in files if secret in file.read_bytes()]
+
+
+async def test_a_revoked_key_opens_nothing_over_restarts(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        kept = (await e.operator.post("/v1/keys", json={})).json()
+        gone = (await e.operator.post("/v1/keys", json={})).json()
+        assert (await e.operator.delete(f"/v1/keys/{gone['key_id']}")).status_code == 204
+        assert (await e.operator.delete(f"/v1/keys/{gone['key_id']}")).status_code == 204
+        assert (await e.client(gone["key"]).get("/v1/me")).status_code == 401
+    async with edge(tmp_path, byte_model) as e:
+        assert (await e.client(gone["key"]).get("/v1/me")).status_code == 401
+        assert (await e.client(kept["key"]).get("/v1/me")).status_code == 200
+
+
+async def test_a_rotated_key_ends_with_its_grace(tmp_path: Path, byte_model: Path) -> None:
+    now = [1_800_000_000.0]
+    async with edge(tmp_path, byte_model, wall=lambda: now[0]) as e:
+        old = (await e.operator.post("/v1/keys", json={"label": "ci"})).json()
+        url = f"/v1/keys/{old['key_id']}/rotate"
+        new = (await e.operator.post(url, json={"grace_s": 60})).json()
+        assert new["label"] == "ci"
+        both = [await e.client(one["key"]).get("/v1/me") for one in (old, new)]
+        assert [answer.status_code for answer in both] == [200, 200]
+        now[0] += 61
+        both = [await e.client(one["key"]).get("/v1/me") for one in (old, new)]
+        assert [answer.status_code for answer in both] == [401, 200]
+        assert (await e.operator.post(url)).status_code == 404, "it has ended"
+        later = await e.operator.post(f"/v1/keys/{new['key_id']}/rotate", json={"grace_s": 99})
+        assert later.status_code == 201
+        await e.operator.delete(f"/v1/keys/{new['key_id']}")
+        assert (await e.client(new["key"]).get("/v1/me")).status_code == 401, (
+            "sooner than its grace"
+        )
+
+
+async def test_tenants_are_operators_affairs(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        made = await e.operator.post("/v1/tenants", json={"name": "Team A", "weight": 2.0})
+        assert made.status_code == 201
+        assert (made.json()["tenant_id"], made.json()["weight"]) == ("team-a", 2.0)
+        assert (await e.operator.post("/v1/tenants", json={"name": "team a"})).status_code == 422
+        issued = await e.operator.post("/v1/keys", json={"tenant_id": "team-a"})
+        team = e.client(issued.json()["key"])
+        assert (await team.get("/v1/me")).json()["tenant_id"] == "team-a"
+        assert (await team.get("/v1/tenants")).status_code == 403
+        assert (await team.post("/v1/tenants", json={"name": "x"})).status_code == 403
+        assert (await team.patch("/v1/tenants/team-a", json={"weight": 9})).status_code == 403
+        assert (await team.post("/v1/keys", json={"admin": True})).status_code == 403
+        assert (await team.post("/v1/keys", json={"tenant_id": "local"})).status_code == 403
+        assert (await team.get("/v1/usage", params={"tenant_id": "local"})).status_code == 403
+        mine = (await e.operator.get("/v1/keys")).json()["keys"][0]["key_id"]
+        assert (await team.delete(f"/v1/keys/{mine}")).status_code == 404
+        assert (await team.post(f"/v1/keys/{mine}/rotate")).status_code == 404
+        change = {"limits": {"tokens_per_min": 100}, "disabled": True}
+        changed = (await e.operator.patch("/v1/tenants/team-a", json=change)).json()
+        assert (changed["weight"], changed["limits"]["tokens_per_min"]) == (2.0, 100)
+        assert (await team.get("/v1/me")).status_code == 401
+        assert (await e.operator.patch("/v1/tenants/none", json={})).status_code == 404
+        own = await e.operator.patch("/v1/tenants/local", json={"disabled": True})
+        assert own.status_code == 422
+        unknown = await e.operator.patch("/v1/tenants/team-a", json={"limits": {"tokens": 1}})
+        assert unknown.status_code == 422, "a setting that would do nothing"
+
+
+async def test_what_was_used_is_read_back(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice", device_s=100), await e.tenant("bob")
+        sent = {"file": {"model": str(byte_model), **job("sums")}, "files": {"rows.jsonl": ROWS}}
+        made = (await alice.post("/v1/jobs", json=sent)).json()["jobs"][0]
+
+        async def done() -> bool:
+            return bool((await alice.get("/v1/jobs/sums")).json()["status"] == "done")
+
+        await until(done)
+        usage = (await alice.get("/v1/usage")).json()
+        (line,) = usage["usage"]
+        assert line["run_id"] == made["job_id"]
+        assert line["sampled_tokens"] > 0
+        assert line["trained_tokens"] > 0
+        assert line["device_s"] > 0
+        assert usage["total"]["device_s"] == line["device_s"]
+        by_day = (await alice.get("/v1/usage", params={"by": "day"})).json()["usage"]
+        assert [day["sampled_tokens"] for day in by_day] == [line["sampled_tokens"]]
+        assert (await bob.get("/v1/usage")).json()["usage"] == []
+        kinds = [one["kind"] for one in (await alice.get("/v1/events")).json()["events"]]
+        assert kinds[-2:] == ["job_running", "job_done"]
+        assert (await bob.get("/v1/events")).json()["events"] == []
+
+
+async def test_a_used_up_budget_holds_and_survives_a_restart(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice", device_s=5)
+        store, tenant_id = e.house.store, TenantId("alice")
+        used = Used(kind="sample", device_s=6.0, tokens=10)
+        store.usage.charge(tenant_id, [(RunId(""), used)], now=e.house.wall())
+        quota = (await alice.get("/v1/quota")).json()
+        assert quota["limits"]["device_s"]["limit"] == 5
+        assert quota["limits"]["runs"] == {"limit": None, "used": 0, "unit": "runs"}
+    async with edge(tmp_path, byte_model) as e:
+        alice = e.client((await e.access.issue(TenantId("alice"))).key)
+        quota = (await alice.get("/v1/quota")).json()
+        assert quota["limits"]["device_s"]["used"] == 6.0
+        assert "5 device-seconds" in quota["waiting"]

@@ -1,0 +1,127 @@
+"""House: numbered requests through the ports, on the scripted engine."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from service_support import ADAM, ALICE, BOB, Client, adapter, batch, house
+
+from plait.core.errors import NotFound, SessionEnded
+from plait.service.ports import Failed
+from plait.service.work import (
+    CheckpointKind,
+    Kind,
+    LoadCheckpoint,
+    LoadModel,
+    SaveCheckpoint,
+    Snapshot,
+)
+
+SAVE = SaveCheckpoint(name="one", kind=CheckpointKind.TRAINING)
+
+
+async def test_a_model_is_made_trained_saved_and_loaded(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        made = await one.create(byte_model)
+        asked = [await one.gradient(1), await one.gradient(2), await one.step()]
+        saved = await one.send(Kind.SAVE_WEIGHTS, SAVE)
+        drawn = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=3))
+        more = [await one.gradient(3), await one.step()]
+        assert (await one.get(made)).model_id == one.model_id
+        first, second, step = [await one.get(r) for r in asked]
+        assert len(first.logprobs) == 2
+        assert second.metrics["loss:sum"] != first.metrics["loss:sum"]
+        assert step.version == 1
+        path = (await one.get(saved)).path
+        assert path == f"tinker://{one.model_id}/weights/one"
+        assert (await one.get(drawn)).sampler_id == f"{one.session_id}:sample:3"
+        assert h.sampling.snapshots == [(f"{one.session_id}:sample:3", 1)]
+        assert (await one.get(more[1])).version == 2
+        trained = adapter(h, one.model_id)
+
+        other = Client(h, ALICE, one.session_id, 1)
+        await other.send(Kind.LOAD_MODEL, LoadModel(path=path, optimizer=True), seq=0)
+        await other.gradient(3)
+        assert (await other.get(await other.step())).version == 2
+        assert adapter(h, other.model_id) == trained, "with its optimizer it goes on as it would"
+        loaded = await other.send(Kind.LOAD_WEIGHTS, LoadCheckpoint(path=path, optimizer=False))
+        assert (await other.get(loaded)).path == path
+
+
+async def test_chunks_may_come_in_any_order_and_twice(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one, two = await Client.open(h), await Client.open(h)
+        for client, order in ((one, (1, 2, 3)), (two, (3, 2, 1))):
+            await client.create(byte_model)
+            ids = {s: await client.send(Kind.FORWARD_BACKWARD, batch(s), seq=s) for s in order}
+            again = [await client.send(Kind.FORWARD_BACKWARD, batch(9), seq=s) for s in order]
+            assert again == list(ids.values())
+            client.seq = 3
+            assert (await client.get(await client.step())).version == 1
+        assert adapter(h, one.model_id) == adapter(h, two.model_id)
+
+
+async def test_what_fails_uses_up_its_number_and_no_other(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        bad = await one.end(await one.gradient(1, loss="no such loss"))
+        assert isinstance(bad, Failed)
+        assert bad.category == "user"
+        one.seq += 1
+        await h.requests.skip(ALICE, one.model_id, one.seq, "its body was no protobuf")
+        await one.gradient(2)
+        assert (await one.get(await one.step())).version == 1
+        both = [await one.gradient(3, loss="no such loss"), await one.step()]
+        ends = [await one.end(r) for r in both]
+        assert all(isinstance(e, Failed) for e in ends), "it was asked for behind the gradient"
+        assert (await one.get(await one.step())).version == 2
+
+
+async def test_foreign_ids_are_unknown_and_ended_sessions_refuse(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        made = await one.create(byte_model)
+        await one.get(made)
+        foreign = Client(h, BOB, one.session_id)
+        foreign.seq = 1
+        for work in (foreign.gradient(1), foreign.get(made), foreign.create(byte_model)):
+            with pytest.raises(NotFound):
+                await work
+        await h.clients.finish(ALICE, one.session_id, "success", "")
+        with pytest.raises(SessionEnded):
+            await one.gradient(1)
+        with pytest.raises(SessionEnded):
+            await h.clients.heartbeat(ALICE, one.session_id)
+        assert h.sampling.over == [one.session_id]
+        assert await one.get(made)
+
+
+async def test_opened_again_it_goes_on(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        first = await one.gradient(1)
+        answer = await one.get(first)
+        await one.gradient(2)
+        await one.get(await one.step(ADAM))
+        kept = await one.gradient(3)
+        await one.get(kept)
+    async with house(tmp_path, byte_model) as h:
+        one.house = h
+        assert (await one.get(first)) == answer
+        last = [await one.gradient(4), await one.step()]
+        assert (await one.get(last[1])).version == 2
+        there = adapter(h, one.model_id)
+    async with house(tmp_path / "undisturbed", byte_model) as h:
+        two = await Client.open(h)
+        await two.create(byte_model)
+        await asyncio.gather(two.gradient(1), two.gradient(2))
+        await two.step()
+        await two.gradient(3)
+        await two.gradient(4)
+        await two.get(await two.step())
+        assert adapter(h, two.model_id) == there

@@ -1,0 +1,343 @@
+"""Jobs API: from a job file to an adapter over HTTP, and everything on the way."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from edge_support import ROWS, edge, job, until
+
+from plait.core.ids import TenantId
+from plait.obs.jsonl import read_jsonl
+from plait.rewards import sandbox
+
+
+def file_of(model: Path, *jobs: dict[str, Any]) -> str:
+    return yaml.safe_dump({"model": str(model), "jobs": list(jobs)})
+
+
+FILES = {"rows.jsonl": ROWS}
+
+
+async def submit(client: httpx.AsyncClient, file: Any, **over: Any) -> list[dict[str, Any]]:
+    answer = await client.post("/v1/jobs", json={"file": file, "files": FILES, **over})
+    assert answer.status_code == 201, answer.text
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
+
+
+async def ended(client: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
+    async def look() -> dict[str, Any] | None:
+        found = (await client.get(f"/v1/jobs/{job_id}")).json()
+        return found if found["status"] in ("done", "failed", "cancelled") else None
+
+    view: dict[str, Any] = await until(look)
+    return view
+
+
+async def lines(client: httpx.AsyncClient, url: str, **over: Any) -> list[tuple[str, str, Any]]:
+    """Events of a stream that ends: id, event, data."""
+    events, now = [], {"id": "", "event": "", "data": ""}
+    async with client.stream("GET", url, **over) as stream:
+        assert stream.status_code == 200
+        async for line in stream.aiter_lines():
+            key, _, value = line.partition(": ")
+            if not line and now["data"]:
+                events.append((now["id"], now["event"], json.loads(now["data"])))
+                now = {"id": "", "event": "", "data": ""}
+            elif key in now:
+                now[key] = value
+    return events
+
+
+async def test_a_job_file_becomes_an_adapter(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("sums")))
+        assert (made["name"], made["steps"]) == ("sums", 3)
+        view = await ended(alice, made["job_id"])
+        assert (view["status"], view["step"]) == ("done", 3), view["reason"]
+        assert view["reward"] is not None
+        metrics = (await alice.get("/v1/jobs/sums/metrics")).json()
+        assert [row["step"] for row in metrics["steps"]] == [1, 2, 3]
+        found = (await alice.get("/v1/jobs/sums/artifacts")).json()["artifacts"]
+        paths = {one["path"]: one["size_bytes"] for one in found}
+        assert {"config.yaml", "metrics.jsonl", "samples.jsonl"} < set(paths)
+        name = next(path for path in paths if path.startswith("adapter/"))
+        fetched = await alice.get(f"/v1/jobs/sums/artifacts/{name}")
+        assert len(fetched.content) == paths[name]
+        why = (await alice.get("/v1/runs/sums/why")).json()
+        assert (why["run_id"], why["waiting_for"]) == (made["job_id"], "")
+        runs = (await alice.get("/v1/runs")).json()["runs"]
+        assert [(r["run_id"], r["kind"], r["name"]) for r in runs] == [
+            (made["job_id"], "job", "sums")
+        ]
+
+
+async def test_logs_go_on_behind_what_was_seen(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("sums")))
+        url = f"/v1/jobs/{made['job_id']}/logs"
+        followed = await asyncio.wait_for(lines(alice, f"{url}?follow=true"), 60)
+        assert [(i, kind) for i, kind, _ in followed] == [
+            ("1", "log"),
+            ("2", "log"),
+            ("3", "log"),
+            ("", "end"),
+        ]
+        assert followed[0][2]["text"].startswith("step 1: reward")
+        assert followed[-1][2]["status"] == "done"
+        assert await lines(alice, url, headers={"Last-Event-ID": "2"}) == followed[2:]
+        assert await lines(alice, f"{url}?after=3") == followed[3:]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"stepps": 3}, "job.yaml:"),
+        ({"steps": -1}, "steps must be"),
+        ({"environment": {"name": "tiny-summ"}}, "does not run here"),
+        ({"environment": {"name": "os:system"}}, "does not run here"),
+        ({"environment": {"name": "tiny-sum", "colour": 1}}, "colour"),
+        ({"environment": {"name": "dataset", "file": "/etc/passwd"}}, "no file of this submission"),
+        ({"environment": {"name": "dataset", "file": "../x.jsonl"}}, "no file of this submission"),
+        ({"rewards": [{"function": "os:system"}]}, "is code"),
+        ({"rewards": [{"name": "os:system"}]}, "is code"),
+        ({"rewards": [{"name": "judge", "base_url": "http://10.0.0.1", "model": "m"}]}, "servers"),
+        ({"controller": "os:System"}, "code of yours"),
+        ({"trackers": ["wandb"]}, "operator's accounts"),
+        ({"base_dir": "/"}, "leave it out"),
+        ({"weight": 7.0}, "operator's to give"),
+        ({"priority": 7}, "operator's to give"),
+        ({"model": "tiny"}, "is not served here"),
+        ({"model": "/etc"}, "is not served here"),
+    ],
+)
+async def test_what_may_not_run_is_told_and_leaves_nothing(
+    tmp_path: Path, byte_model: Path, change: dict[str, Any], says: str
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        file = file_of(byte_model, job("good"), job("bad", **change))
+        answer = await alice.post("/v1/jobs", json={"file": file, "files": FILES})
+        assert answer.status_code == 422, answer.text
+        message = answer.json()["error"]["message"]
+        assert says in message
+        assert str(tmp_path) not in message, "where the server keeps things is its own affair"
+        assert (await alice.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
+        assert list((tmp_path / "submissions").glob("*")) == []
+
+
+async def test_files_come_along_by_plain_names(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        spec = job("mine", environment={"name": "dataset", "file": "my-rows.jsonl"})
+        (made,) = await submit(alice, file_of(byte_model, spec), files={"my-rows.jsonl": ROWS})
+        assert (await ended(alice, made["job_id"]))["status"] == "done"
+        assert list((tmp_path / "submissions").glob("*")) == [], "nobody needs them any more"
+        for name in ("../rows.jsonl", "a/b.jsonl", ".jsonl", "x.py", "job.yaml", "x.jsonl\0"):
+            sent = {"file": file_of(byte_model, job("b")), "files": {name: ROWS}}
+            assert (await alice.post("/v1/jobs", json=sent)).status_code in (400, 422), name
+
+
+async def test_yaml_is_a_body_of_its_own(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        text = file_of(byte_model, job("sums", environment={"name": "tiny-sum"}, rewards=[]))
+        headers = {"Content-Type": "application/yaml"}
+        answer = await e.operator.post("/v1/jobs", content=text, headers=headers)
+        assert answer.status_code == 201
+        for body in (b"\xff", b"[", b"!!python/object:os.system {}"):
+            answer = await e.operator.post("/v1/jobs", content=body, headers=headers)
+            assert answer.status_code in (400, 422)
+
+
+async def test_a_repeated_submission_is_the_first_one(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice"), await e.tenant("bob")
+        body = {"file": file_of(byte_model, job("one"), job("two")), "files": FILES}
+        key = {"Idempotency-Key": "k"}
+        first, again = [(await alice.post("/v1/jobs", json=body, headers=key)).json() for _ in "12"]
+        assert [one["job_id"] for one in first["jobs"]] == [one["job_id"] for one in again["jobs"]]
+        assert (await alice.get("/v1/jobs")).json()["total"] == 2
+        other = {"file": file_of(byte_model, job("three")), "files": FILES}
+        assert (await alice.post("/v1/jobs", json=other, headers=key)).status_code == 400
+        theirs = (await bob.post("/v1/jobs", json=body, headers=key)).json()["jobs"]
+        assert theirs[0]["job_id"] != first["jobs"][0]["job_id"]
+
+
+async def test_a_job_is_paused_resumed_and_cancelled(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("long", steps=10**6)))
+        url = f"/v1/jobs/{made['job_id']}"
+
+        async def running() -> bool:
+            return bool((await alice.get(url)).json()["step"] > 0)
+
+        await until(running)
+        assert (await alice.post(f"{url}/pause")).json()["status"] == "paused"
+
+        async def held() -> bool:
+            why = (await alice.get("/v1/runs/long/why")).json()
+            return bool(why["waiting_for"])
+
+        await until(held)
+        before = (await alice.get(url)).json()["step"]
+        assert (await alice.post(f"{url}/resume")).json()["status"] == "running"
+
+        async def further() -> bool:
+            return bool((await alice.get(url)).json()["step"] > before)
+
+        await until(further)
+        cancelled = (await alice.post(f"{url}/cancel")).json()
+        assert (cancelled["status"], cancelled["reason"]) == ("cancelled", "cancelled by its owner")
+        assert (await alice.post(f"{url}/pause")).status_code == 409
+        assert (await alice.post(f"{url}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_a_job_goes_on_after_a_restart_as_if_there_was_none(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    def rows(directory: Path, job_id: str) -> list[Any]:
+        (file,) = directory.glob(f"models/*/jobs/{job_id}/metrics.jsonl")
+        return [(row["step"], row["reward_mean"], row["loss"]) for row in read_jsonl(file)]
+
+    file = file_of(byte_model, job("sums", steps=12, seed=3), job("held", steps=12))
+    async with edge(tmp_path / "one", byte_model) as e:
+        alice = await e.tenant("alice")
+        made, held = await submit(alice, file)
+        await alice.post(f"/v1/jobs/{held['job_id']}/pause")
+
+        async def far() -> bool:
+            return bool((await alice.get("/v1/jobs/sums")).json()["step"] >= 3)
+
+        await until(far)
+        seen = (await alice.get("/v1/jobs/sums")).json()["status"]
+    async with edge(tmp_path / "one", byte_model) as e:
+        alice = e.client((await e.access.issue(TenantId("alice"))).key)
+        assert seen == "running"
+        assert (await ended(alice, made["job_id"]))["status"] == "done"
+        assert (await alice.get("/v1/jobs/held")).json()["status"] == "paused"
+    async with edge(tmp_path / "two", byte_model) as e:
+        bob = await e.tenant("bob")
+        whole, _ = await submit(bob, file)
+        await ended(bob, whole["job_id"])
+    assert rows(tmp_path / "one", made["job_id"]) == rows(tmp_path / "two", whole["job_id"])
+
+
+async def test_over_the_limit_of_runs_a_job_waits_and_says_why(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice", runs=1)
+        first, second = await submit(
+            alice, file_of(byte_model, job("one", steps=10**6), job("two", steps=2))
+        )
+
+        async def waits() -> bool:
+            why = (await alice.get("/v1/runs/two/why")).json()
+            return "1 of 1 runs" in why["reason"] and why["waiting_for"] == "place"
+
+        await until(waits)
+        assert (await alice.get("/v1/jobs/two")).json()["status"] == "queued"
+        await alice.post(f"/v1/jobs/{first['job_id']}/cancel")
+        assert (await ended(alice, second["job_id"]))["status"] == "done"
+
+
+async def test_another_tenants_job_is_none(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice"), await e.tenant("bob")
+        (made,) = await submit(alice, file_of(byte_model, job("sums")))
+        url = f"/v1/jobs/{made['job_id']}"
+        for method, path in (
+            ("GET", ""),
+            ("POST", "/cancel"),
+            ("POST", "/pause"),
+            ("POST", "/resume"),
+            ("GET", "/logs"),
+            ("GET", "/metrics"),
+            ("GET", "/artifacts"),
+            ("GET", "/artifacts/config.yaml"),
+        ):
+            assert (await bob.request(method, url + path)).status_code == 404, path
+        assert (await bob.get(f"/v1/runs/{made['job_id']}/why")).status_code == 404
+        assert (await bob.get("/v1/jobs")).json()["total"] == 0
+        assert (await bob.get("/v1/runs")).json()["total"] == 0
+        await ended(alice, made["job_id"])
+        for path in ("../config.yaml", "versions/000001/adapter.safetensors", "..%2f..%2flock"):
+            found = await alice.get(f"{url}/artifacts/{path}")
+            assert found.status_code == 404, path
+
+
+async def test_names_that_two_jobs_share_need_an_id(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        for _ in range(2):
+            await submit(alice, file_of(byte_model, job("sums")))
+        answer = await alice.get("/v1/jobs/sums")
+        assert answer.status_code == 404
+        assert "2 jobs are called so" in answer.json()["error"]["message"]
+
+
+async def test_over_its_tokens_a_tenants_jobs_wait_and_others_go_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice", tokens_per_min=1), await e.tenant("bob")
+        (hers,) = await submit(alice, file_of(byte_model, job("hers", steps=10**6)))
+        (his,) = await submit(bob, file_of(byte_model, job("his", steps=5)))
+
+        async def waits() -> bool:
+            why = (await alice.get("/v1/runs/hers/why")).json()
+            return why["waiting_for"] == "quota" and "1 tokens a minute" in why["reason"]
+
+        await until(waits)
+        assert (await ended(bob, his["job_id"]))["status"] == "done"
+        view = (await alice.get("/v1/jobs/hers")).json()
+        assert (view["status"], view["stage"]) == ("running", "paused")
+        assert "tokens a minute" in view["reason"]
+        await e.access.put_tenant(TenantId("alice"), name="alice")
+        before = (await alice.get("/v1/jobs/hers")).json()["step"]
+
+        async def further() -> bool:
+            return bool((await alice.get(f"/v1/jobs/{hers['job_id']}")).json()["step"] > before)
+
+        await until(further)
+
+
+MINE = """
+def half(prompts, completions, **_):
+    return [len(set(c)) / max(len(c), 1) for c in completions]
+"""
+
+
+@pytest.mark.skipif(not sandbox.available(), reason="no bubblewrap here")
+async def test_code_runs_where_the_operator_allows_it(tmp_path: Path, byte_model: Path) -> None:
+    spec = job("mine", rewards=[{"function": "mine:half"}])
+    async with edge(tmp_path, byte_model, app={"allow_code": True}) as e:
+        alice = await e.tenant("alice")
+        files = {**FILES, "mine.py": MINE}
+        (made,) = await submit(alice, file_of(byte_model, spec), files=files)
+        view = await ended(alice, made["job_id"])
+        assert (view["status"], view["step"]) == ("done", 3), view["reason"]
+        for change in ({"controller": "mine:Half"}, {"environment": {"name": "mine:Half"}}):
+            sent = {"file": file_of(byte_model, job("bad", **change)), "files": files}
+            assert (await alice.post("/v1/jobs", json=sent)).status_code == 422
+        no_file = {"file": file_of(byte_model, spec), "files": FILES}
+        assert "send mine.py along" in (await alice.post("/v1/jobs", json=no_file)).text
+
+
+async def test_without_a_sandbox_code_is_refused(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "PROGRAM", "no-such-program")
+    spec = job("mine", rewards=[{"function": "mine:half"}])
+    async with edge(tmp_path, byte_model, app={"allow_code": True}) as e:
+        sent = {"file": file_of(byte_model, spec), "files": {**FILES, "mine.py": MINE}}
+        answer = await e.operator.post("/v1/jobs", json=sent)
+        assert answer.status_code == 422
+        assert "bubblewrap" in answer.text

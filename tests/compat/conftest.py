@@ -1,0 +1,61 @@
+"""The real SDKs, each in an environment of its own; a test is skipped where there is none.
+
+``python -m benchmarks.peers.environment`` makes them, as do the benchmarks that need them.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import house_served
+import pytest
+from house_served import Served
+
+from benchmarks.peers.environment import TINKER
+from plait.models.cache import cache_root
+from plait.models.registry import resolve
+from plait.runtime.settings import Settings
+
+ENVIRONMENTS = {
+    sdk: cache_root() / "peers" / env.name / "bin" / "python" for sdk, env in TINKER.items()
+}
+"""Looked up before the tests have a cache of their own."""
+NEWEST = "0.38.0"
+PROGRAMS = Path(__file__).parent / "programs"
+PROBES = Path(__file__).parents[2] / "benchmarks" / "service" / "programs" / "probes.py"
+DEADLINE_S = 150.0
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_sdk() -> Run:
+    """Runs a program in an SDK's environment; what its last line says."""
+
+    def run(sdk: str, program: Path, **told: Any) -> dict[str, Any]:
+        python = ENVIRONMENTS[sdk]
+        if not python.exists():
+            pytest.skip(f"there is no environment with tinker {sdk}")
+        done = subprocess.run(
+            [python, program, json.dumps(told)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TINKER_TELEMETRY": "0", "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A real house over a real, if tiny, model: probes look at its text."""
+    folder, settings = tmp_path_factory.mktemp("house"), Settings(cores=1)
+    with house_served.served(folder, resolve("tiny"), settings=settings) as told:
+        yield told
