@@ -50,7 +50,7 @@ class FairDispatch:
             waits=QueueWaits(
                 n=len(line.keys) - len(served) + len(line.paused),
                 n_served=len(served),
-                order=lambda: (list(line.queue()), _held(view.items, line.paused)),
+                order=lambda: (list(line.queue()), held_up(view.items, line.paused)),
                 note=line.note,
             ),
         )
@@ -86,10 +86,10 @@ def heads_by_run(view: DispatchView) -> tuple[dict[RunId, WorkItem], tuple[Wait,
         head = heads.get(item.run_id)
         if head is None or item.waiting_since_s < head.waiting_since_s:
             heads[item.run_id] = item
-    return heads, _held(view.items, paused)
+    return heads, held_up(view.items, paused)
 
 
-def _held(items: Sequence[WorkItem], paused: Collection[RunId]) -> tuple[Wait, ...]:
+def held_up(items: Sequence[WorkItem], paused: Collection[RunId]) -> tuple[Wait, ...]:
     """The waits of the runs that are paused."""
     held: dict[RunId, Wait] = {}
     for item in items if paused else ():

@@ -175,6 +175,6 @@ class FairQueue:
     def _overtaken_by(self, key: Key, line: Line) -> set[RunId]:
         """Who stands before it, and who has a lower priority."""
         before = self._sorted[: bisect_left(self._sorted, key)]
-        lower = self._sorted[bisect_left(self._sorted, (key[0], inf)) :]  # type: ignore[misc]
+        lower = self._sorted[bisect_left(self._sorted, (key[0], inf)) :]
         overdue = () if line.overdue is None else (line.overdue,)
         return {other[5] for other in (*overdue, *before, *lower)}

@@ -24,9 +24,9 @@ from plait.core.view import RunView
 from plait.policies.protocol import State
 
 Entry = dict[str, Any]
-"""Of one run: its ``tag``; ``served`` when it was last charged; ``waits``; ``mark`` and ``step``: its
-tag when it last began to wait, and what the step before that had added; ``over``: how often it has
-been overtaken since."""
+"""Of one run: its ``tag``; what it had been ``served`` when it was last charged; ``waits``; its tag
+when it last began to wait (``mark``), and what the ``step`` before that had added; how often it has
+been overtaken since (``over``)."""
 
 AGE_GRANTS = 8
 """Overtakings until a run is overdue, and grants between two overdue turns: the lowest priority
@@ -79,9 +79,7 @@ def observe(state: State, runs: Sequence[RunView], claims: Sequence[Claim]) -> S
     return {"virtual": virtual, "runs": new, "since_overdue": int(state.get("since_overdue", 0))}
 
 
-def entered(
-    known: Entry | None, run: RunView, *, waits: bool, level: float
-) -> Entry:
+def entered(known: Entry | None, run: RunView, *, waits: bool, level: float) -> Entry:
     """The run's entry once it has been charged, and has begun to wait or no longer does; the same
     one where neither is so. ``level``: V of its priority."""
     if known is None:

@@ -7,7 +7,7 @@ changed and a comparison of identities; any other view gives the same heads.
 Left to others: the order of service (``fair_queue``, ``hrrn``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from plait.core.ids import RunId
@@ -113,5 +113,5 @@ def _changed(old: Sequence[T], new: Sequence[T]) -> tuple[Iterable[T], Iterable[
     return gone, [now[k] for k in now.keys() - before.keys()]
 
 
-def _by_id(values: Sequence[T]) -> Mapping[int, T]:
+def _by_id(values: Sequence[T]) -> dict[int, T]:
     return dict(zip(map(id, values), values, strict=True))
