@@ -16,6 +16,7 @@ from itertools import combinations
 from plait.core.colocation import ColocationView
 from plait.core.errors import RequestError
 from plait.core.ids import RunId, WorkerId
+from plait.core.substages import Substage
 from plait.profiles.slowdown import Slowdown
 
 SPLITS = (0.25, 0.5, 0.75)
@@ -34,6 +35,8 @@ Placed = tuple[int, float, int]
 """A sub-stage, its compute and its bytes."""
 Assignment = tuple[Placed, ...]
 """What runs on one worker."""
+Option = tuple[float, Assignment]
+"""What could, with the negative of its progress: work done per second."""
 
 
 class Board:
@@ -50,6 +53,7 @@ class Board:
         self._slowdown = slowdown
         self._known: dict[tuple[int, int, float, float], float] = {}
         self._speeds: dict[Assignment, list[tuple[int, float]]] = {}
+        self._options: dict[tuple[WorkerId, Assignment, tuple[int, ...]], list[Option]] = {}
         self.followers: list[list[int]] = [[] for _ in view.substages]
         self.n_before = [0] * len(view.substages)
         for i, substage in enumerate(view.substages):
@@ -59,6 +63,13 @@ class Board:
                     self.followers[before].append(i)
                     self.n_before[i] += 1
         self.path_s = self._paths()
+        self.chain_s = [
+            s.work_s + path_s for s, path_s in zip(view.substages, self.path_s, strict=True)
+        ]
+        """The same with its own work, while that has not begun."""
+        self.run_of = [s.run_id for s in view.substages]
+        self.alike = _classes(view.substages)
+        """What two replicas' sub-stages have in common, as far as an assignment is concerned."""
 
     def _check(self, i: int) -> None:
         substage = self.substages[i]
@@ -116,6 +127,16 @@ class Board:
         a, b = assignment
         return [(a[0], 1.0 / self.slow(a, b[0])), (b[0], 1.0 / self.slow(b, a[0]))]
 
+    def options(self, worker: WorkerId, placed: Assignment, ready: tuple[int, ...]) -> list[Option]:
+        """``assignments`` with their progress."""
+        key = (worker, placed, ready)
+        if (known := self._options.get(key)) is None:
+            known = self._options[key] = [
+                (-sum([speed for _, speed in self.speeds(a)]), a)
+                for a in self.assignments(worker, placed, ready)
+            ]
+        return known
+
     def assignments(
         self, worker: WorkerId, placed: Assignment, ready: Sequence[int]
     ) -> list[Assignment]:
@@ -156,6 +177,15 @@ class Board:
 
     def _wanted(self, room: int, i: int, fixed: Mapping[int, int]) -> int:
         return fixed.get(i, min(room, self.substages[i].memory_bytes))
+
+
+def _classes(substages: Sequence[Substage]) -> list[int]:
+    """A number for each, the same for those between which an assignment sees no difference."""
+    number: dict[tuple[object, ...], int] = {}
+    return [
+        number.setdefault((s.run_id, s.kind, s.memory_bytes, s.least_bytes), len(number))
+        for s in substages
+    ]
 
 
 @dataclass(slots=True)
@@ -207,13 +237,12 @@ class Position:
         else:
             self.ready[substage.worker] = (*self.ready[substage.worker], i)
 
-    def choices(self, worker: WorkerId) -> list[Assignment]:
+    def options(self, worker: WorkerId) -> list[Option]:
         """What may run on ``worker`` from now on."""
         board, ready = self.board, self.ready[worker]
         if len(ready) > CANDIDATES:
-            path_s, left_s = board.path_s, self.left_s
-            ready = tuple(nlargest(CANDIDATES, ready, key=lambda i: left_s[i] + path_s[i]))
-        return board.assignments(worker, self.on.get(worker, ()), ready)
+            ready = tuple(nlargest(CANDIDATES, ready, key=board.chain_s.__getitem__))
+        return board.options(worker, self.on.get(worker, ()), ready)
 
     def after(self, chosen: dict[WorkerId, Assignment]) -> "Position":
         """The position when the next sub-stage has ended under ``chosen``."""
@@ -224,11 +253,14 @@ class Position:
             if ready[worker]:
                 new = [i for i, _, _ in assignment]
                 ready[worker] = tuple(i for i in ready[worker] if i not in new)
-        speeds = [pair for a in on.values() if a for pair in board.speeds(a)]
+        speeds: list[tuple[int, float]] = []
+        for assignment in on.values():
+            if assignment:
+                speeds += board.speeds(assignment)
         n_placed = len(speeds)
         speeds += [(i, 1.0) for i in self.away]
         left_s, work_s = self.left_s.copy(), self.work_s.copy()
-        step_s = min((left_s[i] / speed for i, speed in speeds), default=0.0)
+        step_s = min([left_s[i] / speed for i, speed in speeds], default=0.0)
         ended = []
         for place, (i, speed) in enumerate(speeds):
             done_s = min(left_s[i], step_s * speed)
@@ -244,8 +276,8 @@ class Position:
             left_s=left_s,
             work_s=work_s,
             n_before=self.n_before.copy(),
-            on={w: tuple(p for p in a if p[0] not in ended) for w, a in on.items()},
-            away=tuple(i for i in self.away if i not in ended),
+            on={w: tuple([p for p in a if p[0] not in ended]) for w, a in on.items()},
+            away=tuple([i for i in self.away if i not in ended]),
             ready=ready,
             first=self.first if self.first is not None else on,
         )
@@ -268,19 +300,24 @@ class Position:
         that is left on one worker, whichever takes longer.
         """
         board, left_s, path_s = self.board, self.left_s, self.board.path_s
-        chains = [(i, left_s[i] + path_s[i]) for ready in self.ready.values() for i in ready]
+        chain_s, run_of = board.chain_s, board.run_of
+        chains = [(i, chain_s[i]) for ready in self.ready.values() for i in ready]
         chains += [(i, left_s[i] + path_s[i]) for i in self.away]
         for assignment in self.on.values():
             if assignment:
                 speeds = board.speeds(assignment)
                 chains += [(i, left_s[i] / speed + path_s[i]) for i, speed in speeds]
         longest: dict[RunId, float] = {}
-        for i, chain_s in chains:
-            run_id = board.substages[i].run_id
-            if chain_s > longest.get(run_id, 0.0):
-                longest[run_id] = chain_s
+        for i, way_s in chains:
+            run_id = run_of[i]
+            if way_s > longest.get(run_id, 0.0):
+                longest[run_id] = way_s
         packed_s = max(self.work_s.values(), default=0.0) / SIDE_BY_SIDE
-        total = sum(s * board.weights.get(run, 1.0) for run, s in longest.items())
+        weights = board.weights
+        if weights:
+            total = sum([s * weights.get(run, 1.0) for run, s in longest.items()])
+        else:
+            total = sum(longest.values())
         return (
             self.elapsed_s + max(max(longest.values(), default=0.0), packed_s),
             self.elapsed_s * len(longest) + total,

@@ -30,6 +30,7 @@ import numpy as np
 from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
 from plait.core.plan import Wait
 from plait.policies import node_index, node_queue, reservation, rings, waits
+from plait.policies.kept import Kept, take
 from plait.policies.node_search import GroupTable, Refusal, Spot
 from plait.policies.protocol import State
 from plait.policies.quotas import Quota, by_tenant
@@ -69,9 +70,13 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        index = node_index.refresh(state, view)
+        table = take(state, GroupTable) or GroupTable()
+        as_left = table.entries is state.get("groups")
+        suspects = table.suspects(view.groups) if as_left else None
+        index = node_index.refresh(state, view, suspects)
         self._changed = index.changed
-        self._table = GroupTable(view.groups, index.entries, index.horizon_s)
+        self._table = table if as_left else GroupTable()
+        self._table.follow(view.groups, index.entries, index.horizon_s)
         self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)
         self._since_overdue = int(state.get("since_overdue", 0))
@@ -113,7 +118,7 @@ class _Decision:
         if head is None:
             self._reserved = None
         plan = PlacementPlan(bind=tuple(bind), waits=_told(refused, self._reserved), shift=shift)
-        return plan, {
+        left = {
             "horizon_s": table.horizon_s,
             "epoch": self._epoch,
             "groups": table.entries,
@@ -123,6 +128,7 @@ class _Decision:
             "reserved": self._reserved,
             "since_overdue": self._since_overdue,
         }
+        return plan, Kept(left, table)
 
     def _eligible(self, run: WaitingRun) -> bool:
         return self._quota(run) is None and bool(self._table.large_enough(run).any())

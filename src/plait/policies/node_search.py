@@ -1,8 +1,8 @@
 """Search: the best node group and phase for one run, over the facts of all groups.
 
-``GroupTable`` holds the facts as arrays for one decision. Groups without the memory are left out,
-the others ranked by a lower bound of the overlap that their mean load gives, and of the first
-``LOOKS`` the bins are looked at until none of the rest can be better.
+``GroupTable`` holds the facts as arrays, and keeps up with them (``kept``). Groups without the
+memory are left out, the others ranked by a lower bound of the overlap that their mean load gives,
+and of the first ``LOOKS`` the bins are looked at until none of the rest can be better.
 
 Invariant: what ``find`` answers fits in memory and delays nobody by more than its slack.
 Left to others: who is searched for, in which order, and what is kept for whom (``node_groups``).
@@ -54,21 +54,58 @@ class Refusal:
 
 
 class GroupTable:
-    """The groups of one decision, and what it has bound to them so far."""
+    """The groups as they are at one decision after the other, and what has been bound to them."""
 
-    def __init__(
+    def __init__(self) -> None:
+        self.groups: Sequence[GroupFacts] = ()
+        self.entries: dict[str, Entry] = {}
+        self.horizon_s = 0.0
+        self.runs: list[Sequence[PlacedRun]] = []
+        self._added: set[int] = set()
+        """Groups to which something was bound since the last facts."""
+
+    def suspects(self, groups: Sequence[GroupFacts]) -> list[GroupFacts] | None:
+        """Groups that may differ from ``entries``; ``None`` where they are not the same groups."""
+        if len(groups) != len(self.groups):
+            return None
+        pairs = zip(groups, self.groups, strict=True)
+        differ = {i for i, (now, before) in enumerate(pairs) if now is not before}
+        if any(groups[i].group_id != self.groups[i].group_id for i in differ):
+            return None
+        return [groups[i] for i in sorted(differ | self._added)]
+
+    def follow(
         self, groups: Sequence[GroupFacts], entries: dict[str, Entry], horizon_s: float
     ) -> None:
-        self.groups, self.entries, self.horizon_s = groups, entries, horizon_s
-        self.runs: list[Sequence[PlacedRun]] = [group.runs for group in groups]
+        """Go on to these groups."""
+        suspects = self.suspects(groups)
+        if suspects is None or horizon_s != self.horizon_s:
+            self._begin(groups)
+            places: Sequence[int] = range(len(groups))
+        else:
+            places = [self._place[group.group_id] for group in suspects]
+        self.groups, self.entries, self.horizon_s, self._added = groups, entries, horizon_s, set()
+        for i in places:
+            facts = groups[i]
+            self.runs[i] = facts.runs
+            self._loads.pop(i, None)
+            self._n[i], self._device[i] = facts.n_devices, facts.device_bytes
+            self._host[i] = facts.host_bytes
+            self._sum_up(i, entries[facts.group_id])
+
+    def _begin(self, groups: Sequence[GroupFacts]) -> None:
+        n = len(groups)
+        self.runs = [()] * n
         self._loads: dict[int, Floats] = {}
-        of = [entries[group.group_id] for group in groups]
-        self._n = np.array([group.n_devices for group in groups], dtype=np.int64)
-        self._device = np.array([group.device_bytes for group in groups], dtype=np.float64)
-        self._host = np.array([group.host_bytes for group in groups], dtype=np.float64)
-        self._taken = np.array([entry["host"] for entry in of], dtype=np.float64)
-        self._mean = np.array([entry["mean"] for entry in of], dtype=np.float64)
-        self._cold = np.array([entry["cold"] for entry in of], dtype=np.bool_)
+        self._place = {group.group_id: i for i, group in enumerate(groups)}
+        self._n = np.zeros(n, dtype=np.int64)
+        self._device, self._host = np.zeros(n), np.zeros(n)
+        self._taken, self._mean = np.zeros(n), np.zeros(n)
+        self._cold = np.zeros(n, dtype=np.bool_)
+
+    def _sum_up(self, i: int, entry: Entry) -> None:
+        self._mean[i], self._cold[i] = entry["mean"], entry["cold"]
+        self._taken[i] = entry["host"]
 
     def large_enough(self, run: WaitingRun) -> NDArray[np.bool_]:
         """Groups that could hold the run if they were empty."""
@@ -125,6 +162,7 @@ class GroupTable:
             slack_s=run.slack_s,
         )
         self.runs[spot.i] = (*self.runs[spot.i], placed)
+        self._added.add(spot.i)
         self._enter(spot.i)
 
     def _best(
@@ -195,8 +233,7 @@ class GroupTable:
         entry = node_index.entry(self.runs[i], self.horizon_s)
         self.entries[self.groups[i].group_id] = entry
         self._loads[i] = np.array(entry["load"], dtype=np.float64)
-        self._mean[i], self._cold[i] = entry["mean"], entry["cold"]
-        self._taken[i] = entry["host"]
+        self._sum_up(i, entry)
 
 
 def _gb(n_bytes: int) -> str:
