@@ -8,6 +8,7 @@ Left to others: the order of service (``fair_queue``, ``hrrn``).
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from plait.core.ids import RunId
@@ -15,6 +16,9 @@ from plait.core.runs import Stage
 from plait.core.view import DispatchView, RunView, WorkItem
 
 T = TypeVar("T", RunView, WorkItem)
+
+_matters = attrgetter("stage", "served", "priority", "weight", "order")
+"""Of a run, to any order of heads."""
 
 FEW = 16
 """Differences of two views, place by place, up to which nothing is looked for in other places."""
@@ -43,12 +47,13 @@ class Heads:
         old, self._view = self._view, view
         touched: set[RunId] = set()
         gone_runs, come_runs = _changed(old.runs, view.runs)
-        for run in gone_runs:
-            touched.add(run.run_id)
-            self.runs.pop(run.run_id, None)
+        for run_id in {r.run_id for r in gone_runs} - {r.run_id for r in come_runs}:
+            touched.add(run_id)
+            self.runs.pop(run_id, None)
         for run in come_runs:
-            touched.add(run.run_id)
-            self.runs[run.run_id] = run
+            known, self.runs[run.run_id] = self.runs.get(run.run_id), run
+            if known is None or _matters(known) != _matters(run):
+                touched.add(run.run_id)
         if view.resident != old.resident:
             now = frozenset(view.resident)
             touched |= now ^ self.resident
@@ -65,12 +70,15 @@ class Heads:
             touched |= self._item_of.keys()
             self._item_of, self._item_ids = {}, {}
         before, now = self._item_ids, _by_id(items)
-        for item in [before[k] for k in before.keys() - now.keys()]:
-            touched.add(item.run_id)
-            self._item_of.pop(item.run_id, None)
-        for item in [now[k] for k in now.keys() - before.keys()]:
-            touched.add(item.run_id)
-            self._item_of[item.run_id] = item
+        come = [now[k] for k in now.keys() - before.keys()]
+        gone = {before[k].run_id for k in before.keys() - now.keys()}
+        for run_id in gone.difference([item.run_id for item in come]):
+            touched.add(run_id)
+            self._item_of.pop(run_id, None)
+        for item in come:
+            if self._item_of.get(item.run_id) != item:
+                touched.add(item.run_id)
+                self._item_of[item.run_id] = item
         self._item_ids = now
         self._several = len(self._item_of) < len(items)
         if self._several:
