@@ -107,8 +107,8 @@ class Trainer:
         self._roll(run.run_id)
 
     def _roll(self, run_id: RunId) -> None:
-        ends_s = self.now + self._rng.uniform(0.0, 2.0 * self._rollout_s)
-        heappush(self._rolling, (ends_s, run_id))
+        took_s = self._rng.expovariate(1.0 / self._rollout_s) if self._rollout_s else 0.0
+        heappush(self._rolling, (self.now + took_s, run_id))
 
     def _ask(self, run_id: RunId) -> None:
         run = replace(self._runs[run_id], stage=Stage.WAIT_TRAIN, stage_since_s=self.now)

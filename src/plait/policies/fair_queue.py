@@ -12,11 +12,11 @@ view and the state before. Left to others: which heads there are (``heads``), wh
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from plait.core.ids import RunId
 from plait.core.view import DispatchView, WorkItem
 from plait.policies import fairness
+from plait.policies.ageing import Ageing, overtaken, stamped
 from plait.policies.fairness import AGE_GRANTS, Entry
 from plait.policies.heads import Heads
 from plait.policies.kept import Kept
@@ -40,6 +40,7 @@ class Line:
     keys: Sequence[Key]
     """All, in fair order."""
     entries: dict[str, Entry]
+    grants: dict[str, int]
     paused: frozenset[RunId]
 
     def ranked(self) -> Iterator[Key]:
@@ -73,7 +74,7 @@ class Line:
     def note(self, run_id: RunId) -> str:
         """How near a waiting run is to its guaranteed turn, in words."""
         overdue = self.overdue is not None and self.overdue[5] == run_id
-        return fairness.aged(self.entries[run_id]["over"], overdue=overdue)
+        return fairness.aged(overtaken(self.grants, self.entries[run_id]), overdue=overdue)
 
 
 class FairQueue:
@@ -84,10 +85,10 @@ class FairQueue:
         self._entries: dict[str, Entry] = {}
         self._keys: dict[RunId, Key] = {}
         self._sorted: list[Key] = []
-        self._aged: set[RunId] = set()
-        """Who waits and has been overtaken often enough."""
+        self._ageing = Ageing()
         self._granted: Collection[RunId] = ()
         self._virtual: dict[str, float] = {}
+        self._grants: dict[str, int] = {}
         self._since_overdue = 0
 
     def observe(self, state: State, view: DispatchView) -> Line:
@@ -99,6 +100,7 @@ class FairQueue:
         as_left = old is self._entries
         self._entries = dict(old) if as_left else {}
         self._virtual = dict(state.get("virtual", {}))
+        self._grants = dict(state.get("grants", {}))
         self._since_overdue = int(state.get("since_overdue", 0))
         if not as_left:
             touched |= self._heads.runs.keys() | self._keys.keys()
@@ -113,6 +115,7 @@ class FairQueue:
             overdue=self._overdue(),
             keys=self._sorted.copy(),
             entries=self._entries,
+            grants=self._grants.copy(),
             paused=frozenset(self._heads.paused),
         )
 
@@ -131,29 +134,37 @@ class FairQueue:
             since_overdue += 1
             level = str(-key[0])
             virtual[level] = max(virtual.get(level, 0.0), key[1])
-            for loser in self._overtaken_by(key, line):
-                if loser not in granted:
-                    entry = runs[loser]
-                    runs[loser] = {**entry, "over": entry["over"] + 1}
-                    if entry["over"] + 1 >= AGE_GRANTS:
-                        self._aged.add(loser)
+            self._grants[level] = self._grants.get(level, 0) + 1
+            self._ageing.granted(-key[0], runs, self._grants)
+            for loser in self._before(key, line):
+                if loser[5] not in granted:
+                    entry = runs[loser[5]]
+                    entry = runs[loser[5]] = {**entry, "over": entry["over"] + 1}
+                    self._ageing.enter(loser[3:6], entry, self._grants)
         self._entries, self._granted = runs, granted
-        return Kept({"virtual": virtual, "runs": runs, "since_overdue": since_overdue}, self)
+        left = {"virtual": virtual, "runs": runs, "since_overdue": since_overdue}
+        return Kept({**left, "grants": self._grants}, self)
 
     def _enter(self, run_id: RunId, old: dict[str, Entry]) -> None:
         run = self._heads.runs.get(run_id)
         if run is None or run.stage.ended:
             self._entries.pop(run_id, None)
             return
-        level = self._virtual.get(str(run.priority), 0.0)
+        known, level = old.get(run_id), self._virtual.get(str(run.priority), 0.0)
         waits = run_id in self._heads.of
-        self._entries[run_id] = fairness.entered(old.get(run_id), run, waits=waits, level=level)
+        entry = fairness.entered(known, run, waits=waits, level=level)
+        if waits:
+            waited = known is not None and known["waits"]
+            over = overtaken(self._grants, known) if known is not None and waited else 0
+            if not waited or entry.get("level") != run.priority:
+                entry = stamped(self._grants, entry, run.priority, over)
+        self._entries[run_id] = entry
 
     def _place(self, run_id: RunId, *, one_by_one: bool) -> None:
         before = self._keys.pop(run_id, None)
         if before is not None and one_by_one:
             del self._sorted[bisect_left(self._sorted, before)]
-        self._aged.discard(run_id)
+        self._ageing.leave(run_id)
         item = self._heads.of.get(run_id)
         if item is None:
             return
@@ -164,17 +175,16 @@ class FairQueue:
         self._keys[run_id] = key
         if one_by_one:
             insort(self._sorted, key)
-        if entry["over"] >= AGE_GRANTS:
-            self._aged.add(run_id)
+        self._ageing.enter(key[3:6], entry, self._grants)
 
     def _overdue(self) -> Key | None:
-        if self._since_overdue < AGE_GRANTS:
-            return None
-        return min((self._keys[r] for r in self._aged), key=lambda k: (k[3], k[4]), default=None)
+        first = self._ageing.first() if self._since_overdue >= AGE_GRANTS else None
+        return None if first is None else self._keys[first]
 
-    def _overtaken_by(self, key: Key, line: Line) -> set[RunId]:
-        """Who stands before it, and who has a lower priority."""
+    def _before(self, key: Key, line: Line) -> list[Key]:
+        """Who stands before it, and has not a lower priority: these are counted otherwise."""
         before = self._sorted[: bisect_left(self._sorted, key)]
-        lower = self._sorted[bisect_left(self._sorted, (key[0], inf)) :]
-        overdue = () if line.overdue is None else (line.overdue,)
-        return {other[5] for other in (*overdue, *before, *lower)}
+        overdue = line.overdue
+        if overdue is not None and overdue[0] <= key[0] and overdue not in before:
+            before.append(overdue)
+        return before

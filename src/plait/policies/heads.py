@@ -7,8 +7,8 @@ changed and a comparison of identities; any other view gives the same heads.
 Left to others: the order of service (``fair_queue``, ``hrrn``).
 """
 
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
+from operator import attrgetter, is_
 from typing import TypeVar
 
 from plait.core.ids import RunId
@@ -21,7 +21,9 @@ _matters = attrgetter("stage", "served", "priority", "weight", "order")
 """Of a run, to any order of heads."""
 
 FEW = 16
-"""Differences of two views, place by place, up to which nothing is looked for in other places."""
+"""Places in a row in which two views may differ, and still be compared place by place."""
+STRIDE = 64
+"""Places that are compared at once."""
 
 
 class Heads:
@@ -38,7 +40,6 @@ class Heads:
         """Runs whose head ends an update that has begun."""
         self.resident: frozenset[RunId] = frozenset()
         self._view = DispatchView(items=(), runs=())
-        self._item_ids: dict[int, WorkItem] = {}
         self._item_of: dict[RunId, WorkItem] = {}
         self._several = False
 
@@ -46,7 +47,7 @@ class Heads:
         """Go on to ``view``; the runs of which something may have changed."""
         old, self._view = self._view, view
         touched: set[RunId] = set()
-        gone_runs, come_runs = _changed(old.runs, view.runs)
+        gone_runs, come_runs = changed(old.runs, view.runs)
         for run_id in {r.run_id for r in gone_runs} - {r.run_id for r in come_runs}:
             touched.add(run_id)
             self.runs.pop(run_id, None)
@@ -58,28 +59,26 @@ class Heads:
             now = frozenset(view.resident)
             touched |= now ^ self.resident
             self.resident = now
-        if view.items is not old.items:
-            touched |= self._follow_items(view.items)
+        touched |= self._follow_items(old.items, view.items)
         for run_id in touched:
             self._settle(run_id)
         return touched
 
-    def _follow_items(self, items: Sequence[WorkItem]) -> set[RunId]:
+    def _follow_items(self, before: Sequence[WorkItem], items: Sequence[WorkItem]) -> set[RunId]:
         touched: set[RunId] = set()
         if self._several:
             touched |= self._item_of.keys()
-            self._item_of, self._item_ids = {}, {}
-        before, now = self._item_ids, _by_id(items)
-        come = [now[k] for k in now.keys() - before.keys()]
-        gone = {before[k].run_id for k in before.keys() - now.keys()}
+            self._item_of, before = {}, ()
+        gone_items, come = changed(before, items)
+        gone = {item.run_id for item in gone_items}
         for run_id in gone.difference([item.run_id for item in come]):
             touched.add(run_id)
             self._item_of.pop(run_id, None)
         for item in come:
-            if self._item_of.get(item.run_id) != item:
+            known = self._item_of.get(item.run_id)
+            if known is not item and known != item:
                 touched.add(item.run_id)
                 self._item_of[item.run_id] = item
-        self._item_ids = now
         self._several = len(self._item_of) < len(items)
         if self._several:
             # Which of a run's items is its head depends on all of them.
@@ -108,18 +107,46 @@ class Heads:
                 self.finishing.add(run_id)
 
 
-def _changed(old: Sequence[T], new: Sequence[T]) -> tuple[Iterable[T], Iterable[T]]:
-    """What is in ``old`` and no longer in ``new``, and what has come."""
-    if old is new:
-        return (), ()
-    if len(old) == len(new):
-        pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not b]
-        if len(pairs) <= FEW:
-            return [a for a, _ in pairs], [b for _, b in pairs]
-    before, now = _by_id(old), _by_id(new)
-    gone = [before[k] for k in before.keys() - now.keys()]
-    return gone, [now[k] for k in now.keys() - before.keys()]
+def changed(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
+    """What is in ``old`` and no longer in ``new``, and what has come: found quickly where few have,
+    and the others are the same objects in the same order. Elsewhere one may be in both."""
+    gone: list[T] = []
+    come: list[T] = []
+    i = j = apart = 0
+    while i < len(old) and j < len(new) and apart <= FEW:
+        if old[i] is new[j]:
+            n = _alike(old, new, i, j)
+            i, j, apart = i + n, j + n, 0
+            continue
+        apart += 1
+        if n := _found(new[j], old, i):
+            gone += old[i : i + n]
+            i += n
+        elif n := _found(old[i], new, j):
+            come += new[j : j + n]
+            j += n
+        else:
+            gone.append(old[i])
+            come.append(new[j])
+            i, j = i + 1, j + 1
+    gone += old[i:]
+    come += new[j:]
+    return gone, come
 
 
-def _by_id(values: Sequence[T]) -> dict[int, T]:
-    return dict(zip(map(id, values), values, strict=True))
+def _alike(old: Sequence[T], new: Sequence[T], i: int, j: int) -> int:
+    """How many from there on are the same objects."""
+    n, most = 0, min(len(old) - i, len(new) - j)
+    while n < most:
+        a, b = old[i + n : i + n + STRIDE], new[j + n : j + n + STRIDE]
+        if len(a) == len(b) and all(map(is_, a, b)):
+            n += STRIDE
+            continue
+        pairs = enumerate(zip(a, b, strict=False))
+        return n + next((k for k, (x, y) in pairs if x is not y), most - n)
+    return most
+
+
+def _found(value: T, values: Sequence[T], i: int) -> int:
+    """How far behind ``i`` it is, if not far."""
+    return next((n for n, other in enumerate(values[i : i + FEW]) if other is value), 0)
