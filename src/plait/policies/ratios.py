@@ -1,4 +1,4 @@
-"""Ratios: the response ratios of a trainer's heads, kept as arrays from one decision to the next.
+"""Ratios: the response ratios of a trainer's heads, kept as numbers from one decision to the next.
 
 All ratios change with the time, so each decision computes them anew, but only from numbers that are
 there already; sorting is for those who look at the whole order. Invariant: the order is that of
@@ -9,9 +9,6 @@ Left to others: which heads there are (``heads``), who goes along (``hrrn``).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from plait.core.ids import RunId
 from plait.core.view import DispatchView, RunView, WorkItem
@@ -25,100 +22,76 @@ PER_PRIORITY = 2.0
 MOST_LEVELS = 30
 """Beyond it a level changes nothing, rather than overflow."""
 
-COLUMNS = [
-    ("weight", np.float64),
-    ("since_s", np.float64),
-    ("service_s", np.float64),
-    ("order", np.int64),
-    ("finishes", np.bool_),
-    ("waits", np.bool_),
-]
+Row = tuple[float, float, float, int, WorkItem]
+"""Weight, since when it waits, service time, submission; and the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The heads and their ratios at one moment."""
+    """The heads at one moment."""
 
-    items: Sequence[WorkItem | None]
-    rows: NDArray[np.void]
-    ratio: NDArray[np.float64]
-    """Of who does not wait: below 0."""
+    rows: Sequence[Row]
+    finishing: Sequence[Row]
+    now: float
 
     def first(self) -> WorkItem | None:
         """The first of the order."""
-        ratio, rows = self.ratio, self.rows
-        finishing = np.flatnonzero(rows["finishes"])
-        among = finishing if len(finishing) else np.flatnonzero(rows["waits"])
-        if len(among) == 0:
+        now, among = self.now, self.finishing or self.rows
+        if not among:
             return None
-        best = among[ratio[among] == ratio[among].max()]
-        if len(best) > 1:
-            best = best[np.lexsort((rows["order"][best], rows["since_s"][best]))]
-        return self.items[int(best[0])]
+        ratios = [weight * (now - since_s) / s for weight, since_s, s, _, _ in among]
+        most = max(ratios)
+        best = [row for row, ratio in zip(among, ratios, strict=True) if ratio == most]
+        # Who is not waiting yet has a ratio of 0.
+        return min(best if most > 0.0 else among, key=lambda row: row[1:4:2])[4]
 
     def queue(self) -> list[WorkItem]:
         """All of them in order."""
-        rows = self.rows
-        order = np.lexsort((rows["order"], rows["since_s"], -self.ratio, ~rows["finishes"]))
-        ranked = (self.items[i] for i in order.tolist())
-        return [item for item in ranked if item is not None]
+        return [row[4] for row in sorted(self.rows, key=self._place)]
+
+    def _place(self, row: Row) -> tuple[bool, float, float, int]:
+        weight, since_s, service_s, order, item = row
+        ratio = weight * max(0.0, self.now - since_s) / service_s
+        return (not item.finishes, -ratio, since_s, order)
 
 
 class Ratios:
-    """A row for each head, and free ones."""
+    """A row for each head, in no order."""
 
     def __init__(self, *, switch_aware: bool) -> None:
-        self.heads = Heads()
-        self.switch_aware = switch_aware
-        self._rows: NDArray[np.void] = np.zeros(0, dtype=COLUMNS)
-        self._items: list[WorkItem | None] = []
+        self.heads, self.switch_aware = Heads(), switch_aware
+        self._rows: list[Row] = []
         self._row_of: dict[RunId, int] = {}
-        self._free: list[int] = []
 
     def follow(self, view: DispatchView) -> None:
         """Go on to ``view``."""
         for run_id in self.heads.follow(view):
             item = self.heads.of.get(run_id)
-            if item is not None:
-                self._enter(self.heads.runs[run_id], item)
-            elif (row := self._row_of.pop(run_id, None)) is not None:
-                self._items[row], self._rows[row] = None, 0
-                self._free.append(row)
+            if item is None:
+                self._leave(run_id)
+                continue
+            row = self._row(self.heads.runs[run_id], item)
+            at = self._row_of.setdefault(run_id, len(self._rows))
+            self._rows[at : at + 1] = [row]
 
     def at(self, now: float) -> Ranking:
         """Ratios at ``now``; unchanged by what follows."""
-        rows = self._rows.copy()
-        waited_s = np.maximum(0.0, now - rows["since_s"])
-        ratio = np.full(len(rows), -1.0)
-        np.divide(rows["weight"] * waited_s, rows["service_s"], out=ratio, where=rows["waits"])
-        return Ranking(items=self._items.copy(), rows=rows, ratio=ratio)
+        finishing = [self._rows[self._row_of[run_id]] for run_id in self.heads.finishing]
+        return Ranking(rows=self._rows.copy(), finishing=finishing, now=now)
 
-    def _enter(self, run: RunView, item: WorkItem) -> None:
-        row = self._row_of.get(run.run_id)
-        if row is None:
-            if not self._free:
-                self._grow()
-            row = self._row_of[run.run_id] = self._free.pop()
+    def _row(self, run: RunView, item: WorkItem) -> Row:
         level = max(-MOST_LEVELS, min(MOST_LEVELS, run.priority))
+        weight = max(run.weight, MIN_WEIGHT) * PER_PRIORITY**level
         switches = self.switch_aware and run.run_id not in self.heads.resident
-        self._items[row] = item
-        self._rows[row] = (
-            max(run.weight, MIN_WEIGHT) * PER_PRIORITY**level,
-            item.waiting_since_s,
-            service_s(item, item.switch_s if switches else 0.0),
-            run.order,
-            item.finishes,
-            True,
-        )
+        service_s = max(LEAST_S, item.est_s + (item.switch_s if switches else 0.0))
+        return (weight, item.waiting_since_s, service_s, run.order, item)
 
-    def _grow(self) -> None:
-        n = len(self._rows)
-        more = max(16, n)
-        self._rows = np.concatenate([self._rows, np.zeros(more, dtype=COLUMNS)])
-        self._items += [None] * more
-        self._free += range(n + more - 1, n - 1, -1)
-
-
-def service_s(item: WorkItem, switch_s: float) -> float:
-    """S: the operation and the switch before it."""
-    return max(LEAST_S, item.est_s + switch_s)
+    def _leave(self, run_id: RunId) -> None:
+        """The last row takes its place."""
+        at = self._row_of.pop(run_id, None)
+        if at is None:
+            return
+        last = self._rows.pop()
+        if at < len(self._rows):
+            self._rows[at] = last
+            self._row_of[last[4].run_id] = at
