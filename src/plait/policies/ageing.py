@@ -43,8 +43,8 @@ class Ageing:
         self._places: dict[RunId, Place] = {}
         self._due: list[Place] = []
         self._soon: dict[int, list[tuple[int, Place]]] = {}
-        """By priority a heap: overdue when so many grants have passed. A run may be in it that has
-        left, or twice."""
+        """By priority a heap: when so many grants have passed, it may be overdue. A run may be in it
+        that has left, or twice."""
 
     def first(self) -> RunId | None:
         """Of the overdue, the one that has waited longest."""
@@ -75,8 +75,12 @@ class Ageing:
             n = passed(grants, lower) if lower < level else -1
             while soon and soon[0][0] <= n:
                 _, place = heappop(soon)
-                if self._waits(place) and overtaken(grants, entries[place[2]]) >= AGE_GRANTS:
+                if not self._waits(place):
+                    continue
+                if (over := overtaken(grants, entries[place[2]])) >= AGE_GRANTS:
                     self._overdue(place)
+                else:
+                    heappush(soon, (n + AGE_GRANTS - over, place))
 
     def _waits(self, place: Place) -> bool:
         return self._places.get(place[2]) == place
