@@ -10,7 +10,9 @@ of them.
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.figure import Measured
@@ -56,11 +58,21 @@ class Size:
     colocated: Sequence[int] = (1, 2, 4, 8, 16)
     workers: Sequence[int] = (1, 4)
     decisions: int = 10_000
-    """Of dispatch at the size of its bar; a fifth of it elsewhere and of placement, and a fiftieth
+    """Of dispatch at the size of its bar; a tenth of it elsewhere and of placement, and a fiftieth
     of look-ahead."""
     events: int = 1_000_000
     week: Sequence[float] = (0.05, 0.2, 1.0)
     """Parts of a week with 5,000 jobs on 10,000 devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """What was timed, but for the weeks."""
+
+    dispatch: Mapping[str, Any]
+    placement: Mapping[str, Mapping[int, Mapping[str, float]]]
+    ahead: Mapping[int, Mapping[int, Mapping[str, float]]]
+    events_per_s: float
 
 
 SMALL = Size(
@@ -74,7 +86,17 @@ def measure() -> Measured:
 
 
 def measured(size: Size) -> Measured:
-    """All growth curves, and how far each end is from its bar."""
+    """All growth curves, and how far each is from its bar. The weeks have a core of their own
+    meanwhile, the longest first."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
+        longest_first = sorted(size.week, reverse=True)
+        weeks = beside.map(virtual_week, longest_first)
+        curves = curves_of(size)
+        return told(size, curves, dict(zip(longest_first, weeks, strict=True)))
+
+
+def curves_of(size: Size) -> Curves:
+    """Of the policies, and of the event heap."""
     dispatch = {name: dispatch_curves(policy, size) for name, policy in DISPATCHES.items()}
     placement = {
         "all have room": placement_curve(size, ROOMY),
@@ -85,25 +107,30 @@ def measured(size: Size) -> Measured:
         for w in size.workers
     }
     seconds, n_events = timed(lambda: churn(size.events))
-    events = n_events / seconds
-    weeks = {part: virtual_week(part) for part in size.week}
+    return Curves(
+        dispatch=dispatch, placement=placement, ahead=ahead, events_per_s=n_events / seconds
+    )
+
+
+def told(size: Size, curves: Curves, weeks: Mapping[float, Mapping[str, float]]) -> Measured:
+    """With the margins to the bars."""
     runs, jobs = _bar(size.runs, DISPATCH_RUNS), _bar(size.jobs, PLACEMENT_JOBS)
     colocated = _bar(size.colocated, 8)
     margins = {
         **{
-            f"dispatch {name}, {case}, p99": DISPATCH_S / curves[case][runs]["p99"]
-            for name, curves in dispatch.items()
+            f"dispatch {name}, {case}, p99": DISPATCH_S / by_case[case][runs]["p99"]
+            for name, by_case in curves.dispatch.items()
             for case in ("one in twenty waits", "all wait")
         },
         **{
             f"placement, {case}, p99": PLACEMENT_S / curve[jobs]["p99"]
-            for case, curve in placement.items()
+            for case, curve in curves.placement.items()
         },
         **{
             f"look-ahead, {w} workers, p99": LOOK_AHEAD_S / times[colocated]["p99"]
-            for w, times in ahead.items()
+            for w, times in curves.ahead.items()
         },
-        "events": events / EVENTS_PER_S,
+        "events": curves.events_per_s / EVENTS_PER_S,
         "virtual week": WEEK_S / max(week["seconds"] for week in weeks.values()),
     }
     return Measured(
@@ -112,10 +139,10 @@ def measured(size: Size) -> Measured:
         detail=rounded(
             {
                 "margins": margins,
-                "dispatch by runs": dispatch,
-                "placement by jobs (five devices each)": placement,
-                "look-ahead by workers and runs": ahead,
-                "events per second": events,
+                "dispatch by runs": curves.dispatch,
+                "placement by jobs (five devices each)": curves.placement,
+                "look-ahead by workers and runs": curves.ahead,
+                "events per second": curves.events_per_s,
                 "virtual week by part": weeks,
             }
         ),
@@ -130,7 +157,7 @@ def _bar(sizes: Sequence[int], at: int) -> int:
 def dispatch_curves(policy: Dispatch, size: Size) -> dict[str, Any]:
     """By the number of runs; and at the size of the bar what a caller pays besides."""
     at = _bar(size.runs, DISPATCH_RUNS)
-    few = max(5, size.decisions // 5)
+    few = max(5, size.decisions // 10)
     n = {runs: size.decisions if runs == at else few for runs in size.runs}
     return {
         "one in twenty waits": {
@@ -139,7 +166,7 @@ def dispatch_curves(policy: Dispatch, size: Size) -> dict[str, Any]:
         "all wait": {runs: dispatch_times(policy, runs, runs, n[runs]) for runs in size.runs},
         "views made anew": dispatch_times(policy, at, at // WAITING, few, anew=True),
         "all wait, reasons read": dispatch_times(policy, at, at, few, read=reasons),
-        "all wait, waits worded": dispatch_times(policy, at, at, few // 5, read=tuple),
+        "all wait, waits worded": dispatch_times(policy, at, at, max(5, few // 5), read=tuple),
     }
 
 
@@ -171,7 +198,7 @@ def dispatch_times(
 
 def placement_curve(size: Size, host_bytes: int) -> dict[int, dict[str, float]]:
     """By the number of jobs, on five devices each."""
-    n = max(5, size.decisions // 5)
+    n = max(5, size.decisions // 10)
     return {jobs: placement_times(jobs, 5 * jobs, n, host_bytes) for jobs in size.jobs}
 
 
