@@ -43,8 +43,8 @@ class Ageing:
         self._places: dict[RunId, Place] = {}
         self._due: list[Place] = []
         self._soon: dict[int, list[tuple[int, Place]]] = {}
-        """By priority a heap: when so many grants have passed, it may be overdue. A run may be in it
-        that has left, or twice."""
+        """By priority a heap: when so many grants have passed, it may be overdue. In it may be a
+        run that has left, or one twice."""
 
     def first(self) -> RunId | None:
         """Of the overdue, the one that has waited longest."""

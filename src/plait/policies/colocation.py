@@ -22,7 +22,8 @@ from heapq import nsmallest
 from plait.core.colocation import ColocationPlan, ColocationView, Share
 from plait.core.ids import RunId, WorkerId
 from plait.core.plan import Wait
-from plait.policies.board import Assignment, Board, Option, Position
+from plait.policies.board import Assignment, Board, Option
+from plait.policies.position import Position
 from plait.policies.protocol import State
 from plait.profiles.slowdown import Analytic, Slowdown
 
