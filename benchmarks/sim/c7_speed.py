@@ -58,7 +58,7 @@ class Size:
     colocated: Sequence[int] = (1, 2, 4, 8, 16)
     workers: Sequence[int] = (1, 4)
     decisions: int = 10_000
-    """Of dispatch at the size of its bar; a tenth of it elsewhere and of placement, and a fiftieth
+    """Of dispatch at the size of its bar; a twentieth of it elsewhere and of placement, and a fiftieth
     of look-ahead."""
     events: int = 1_000_000
     week: Sequence[float] = (0.05, 0.2, 1.0)
@@ -157,7 +157,7 @@ def _bar(sizes: Sequence[int], at: int) -> int:
 def dispatch_curves(policy: Dispatch, size: Size) -> dict[str, Any]:
     """By the number of runs; and at the size of the bar what a caller pays besides."""
     at = _bar(size.runs, DISPATCH_RUNS)
-    few = max(5, size.decisions // 10)
+    few = max(5, size.decisions // 20)
     n = {runs: size.decisions if runs == at else few for runs in size.runs}
     return {
         "one in twenty waits": {
@@ -198,7 +198,7 @@ def dispatch_times(
 
 def placement_curve(size: Size, host_bytes: int) -> dict[int, dict[str, float]]:
     """By the number of jobs, on five devices each."""
-    n = max(5, size.decisions // 10)
+    n = max(5, size.decisions // 20)
     return {jobs: placement_times(jobs, 5 * jobs, n, host_bytes) for jobs in size.jobs}
 
 
