@@ -58,8 +58,8 @@ class Size:
     colocated: Sequence[int] = (1, 2, 4, 8, 16)
     workers: Sequence[int] = (1, 4)
     decisions: int = 10_000
-    """Of dispatch at the size of its bar; a twentieth of it elsewhere and of placement, and a fiftieth
-    of look-ahead."""
+    """Of dispatch at the size of its bar; a twentieth of it elsewhere and of placement, and a
+    fiftieth of look-ahead."""
     events: int = 1_000_000
     week: Sequence[float] = (0.05, 0.2, 1.0)
     """Parts of a week with 5,000 jobs on 10,000 devices."""
