@@ -44,7 +44,7 @@ class HrrnDispatch:
             ratios = Ratios(switch_aware=self.switch_aware)
         ratios.follow(view)
         ranking, paused = ratios.at(now), frozenset(ratios.heads.paused)
-        first = ranking.first()
+        first = ranking.first
         served = [] if first is None else [first]
         if first is not None and first.rows:
             served += company(ranking.queue(), self.merge_rows)
