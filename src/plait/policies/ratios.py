@@ -3,8 +3,8 @@
 All ratios change with the time, P - 1 = f · W with f = w / S, and of those with about the same f
 the one that has waited longest has the highest. So heads lie in bins of f, each in order of
 waiting: of a bin only the first few can have the highest ratio. Sorting is for those who look at
-the whole order. Invariant: the order is that of finishing first, then ratio, then the longer wait, then
-submission.
+the whole order. Invariant: the order is that of finishing first, then ratio, then the longer wait,
+then submission.
 
 Left to others: which heads there are (``heads``), who goes along (``hrrn``).
 """
