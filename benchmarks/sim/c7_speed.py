@@ -1,22 +1,29 @@
 """C7: speed of deciding, and of the simulator, with growth curves.
 
 Timed is ``decide`` alone, on views of states that a policy meets in service: it is asked again and
-again while runs come, are served and go, with the state that it gave back. One core. A bar is given
-as bar ÷ measured (rates: measured ÷ bar), and the figure is the least of them.
+again while runs come, are served and go, with the state that it gave back. Times are those of one
+core (what others do on the machine meanwhile is not in them); the first decision and the garbage
+collector are. A bar is given as bar ÷ measured (rates: measured ÷ bar), and the figure is the least
+of them.
 """
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.figure import Measured
 from benchmarks.sim.told import rounded
-from benchmarks.sim.views import look_ahead_view, placements, updates
+from benchmarks.sim.views import GB, Trainer, look_ahead_view, placements
+from plait.core.plan import reasons
 from plait.policies.colocation import LookAhead
 from plait.policies.dispatch import FairDispatch
+from plait.policies.hrrn import HrrnDispatch
 from plait.policies.node_groups import CyclicPlacement
+from plait.policies.protocol import Dispatch, State
 from plait.policies.registry import make
 from plait.sim.costs.roofline import costs_of
 from plait.sim.heap import churn
@@ -26,6 +33,8 @@ from plait.sim.spec import Cluster, Setting
 from plait.sim.workloads.cluster import DAY_S, trace
 
 DISPATCH_S, PLACEMENT_S, LOOK_AHEAD_S = 1e-3, 10e-3, 5e-3
+DISPATCH_RUNS, PLACEMENT_JOBS = 2000, 2000
+"""At which they are to be kept."""
 EVENTS_PER_S = 300_000
 WEEK_S = 20 * 60.0
 WEEK_DAYS, WEEK_JOBS, WEEK_GROUPS, WEEK_GROUP_DEVICES = 7.0, 5000, 156, 64
@@ -35,24 +44,39 @@ with all different."""
 WAITING = 20
 """One run in so many waits for its update: training takes a tenth to a hundredth of a step
 (MARLaaS §3), and a twentieth is at the upper end of that."""
+ROOMY, SHORT = 2000 * GB, 300 * GB
+"""Host memory of a node group: for six jobs, and for one."""
+DISPATCHES: Mapping[str, Dispatch] = {"fair": FairDispatch(), "hrrn": HrrnDispatch()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much is timed."""
 
-    runs: Sequence[int] = (125, 250, 500, 1000, 2000)
-    jobs: Sequence[int] = (250, 500, 1000, 2000)
-    colocated: Sequence[int] = (1, 2, 4, 8)
+    runs: Sequence[int] = (125, 250, 500, 1000, 2000, 4000, 8000)
+    jobs: Sequence[int] = (250, 500, 1000, 2000, 4000)
+    colocated: Sequence[int] = (1, 2, 4, 8, 16)
     workers: Sequence[int] = (1, 4)
-    decisions: int = 300
+    decisions: int = 10_000
+    """Of dispatch at the size of its bar; a twentieth of it elsewhere and of placement, and a
+    fiftieth of look-ahead."""
     events: int = 1_000_000
     week: Sequence[float] = (0.05, 0.2, 1.0)
     """Parts of a week with 5,000 jobs on 10,000 devices."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """What was timed, but for the weeks."""
+
+    dispatch: Mapping[str, Any]
+    placement: Mapping[str, Mapping[int, Mapping[str, float]]]
+    ahead: Mapping[int, Mapping[int, Mapping[str, float]]]
+    events_per_s: float
+
+
 SMALL = Size(
-    runs=(50,), jobs=(40,), colocated=(2,), workers=(1,), decisions=5, events=10_000, week=(0.002,)
+    runs=(50,), jobs=(40,), colocated=(2,), workers=(1,), decisions=50, events=10_000, week=(0.002,)
 )
 
 
@@ -62,22 +86,51 @@ def measure() -> Measured:
 
 
 def measured(size: Size) -> Measured:
-    """All growth curves, and how far each end is from its bar."""
-    dispatch = {n: dispatch_times(n, n // WAITING, size.decisions) for n in size.runs}
-    most = size.runs[-1]
-    placement = {n: placement_times(n, 5 * n, size.decisions) for n in size.jobs}
-    ahead = {
-        w: {n: look_ahead_times(n, w, size.decisions) for n in size.colocated} for w in size.workers
+    """All growth curves, and how far each is from its bar. The weeks have a core of their own
+    meanwhile, the longest first."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
+        longest_first = sorted(size.week, reverse=True)
+        weeks = beside.map(virtual_week, longest_first)
+        curves = curves_of(size)
+        return told(size, curves, dict(zip(longest_first, weeks, strict=True)))
+
+
+def curves_of(size: Size) -> Curves:
+    """Of the policies, and of the event heap."""
+    dispatch = {name: dispatch_curves(policy, size) for name, policy in DISPATCHES.items()}
+    placement = {
+        "all have room": placement_curve(size, ROOMY),
+        "three in eight wait": placement_curve(size, SHORT),
     }
-    start = time.perf_counter()
-    n_events = churn(size.events)
-    events = n_events / (time.perf_counter() - start)
-    weeks = {part: virtual_week(part) for part in size.week}
+    ahead = {
+        w: {n: look_ahead_times(n, w, max(5, size.decisions // 50)) for n in size.colocated}
+        for w in size.workers
+    }
+    seconds, n_events = timed(lambda: churn(size.events))
+    return Curves(
+        dispatch=dispatch, placement=placement, ahead=ahead, events_per_s=n_events / seconds
+    )
+
+
+def told(size: Size, curves: Curves, weeks: Mapping[float, Mapping[str, float]]) -> Measured:
+    """With the margins to the bars."""
+    runs, jobs = _bar(size.runs, DISPATCH_RUNS), _bar(size.jobs, PLACEMENT_JOBS)
+    colocated = _bar(size.colocated, 8)
     margins = {
-        "dispatch, p99": DISPATCH_S / dispatch[most]["p99"],
-        "placement, p99": PLACEMENT_S / placement[size.jobs[-1]]["p99"],
-        "look-ahead, median": LOOK_AHEAD_S / ahead[size.workers[0]][size.colocated[-1]]["median"],
-        "events": events / EVENTS_PER_S,
+        **{
+            f"dispatch {name}, {case}, p99": DISPATCH_S / by_case[case][runs]["p99"]
+            for name, by_case in curves.dispatch.items()
+            for case in ("one in twenty waits", "all wait")
+        },
+        **{
+            f"placement, {case}, p99": PLACEMENT_S / curve[jobs]["p99"]
+            for case, curve in curves.placement.items()
+        },
+        **{
+            f"look-ahead, {w} workers, p99": LOOK_AHEAD_S / times[colocated]["p99"]
+            for w, times in curves.ahead.items()
+        },
+        "events": curves.events_per_s / EVENTS_PER_S,
         "virtual week": WEEK_S / max(week["seconds"] for week in weeks.values()),
     }
     return Measured(
@@ -86,46 +139,93 @@ def measured(size: Size) -> Measured:
         detail=rounded(
             {
                 "margins": margins,
-                "dispatch by runs": dispatch,
-                "dispatch, all wait": dispatch_times(most, most, max(5, size.decisions // 10)),
-                "placement by jobs (five devices each)": placement,
-                "look-ahead by workers and runs": ahead,
-                "events per second": events,
+                "dispatch by runs": curves.dispatch,
+                "placement by jobs (five devices each)": curves.placement,
+                "look-ahead by workers and runs": curves.ahead,
+                "events per second": curves.events_per_s,
                 "virtual week by part": weeks,
             }
         ),
     )
 
 
-def dispatch_times(n_runs: int, n_waiting: int, n_decisions: int) -> dict[str, float]:
-    """Of the default policy, with one update served and another asked for at each decision."""
-    policy, state, took = FairDispatch(), {}, []
-    for view, served in updates(n_runs, n_waiting, n_decisions, random.Random(n_runs)):
-        seconds, (plan, state) = timed(lambda: policy.decide(view, state, 0.0))  # noqa: B023
-        took.append(seconds)
-        served(plan)
-    return quantiles(took)
+def _bar(sizes: Sequence[int], at: int) -> int:
+    """The size at which a bar is to be kept, or the largest that is measured."""
+    return at if at in sizes else max(sizes)
 
 
-def placement_times(n_jobs: int, n_devices: int, n_decisions: int) -> dict[str, float]:
+def dispatch_curves(policy: Dispatch, size: Size) -> dict[str, Any]:
+    """By the number of runs; and at the size of the bar what a caller pays besides."""
+    at = _bar(size.runs, DISPATCH_RUNS)
+    few = max(5, size.decisions // 20)
+    n = {runs: size.decisions if runs == at else few for runs in size.runs}
+    return {
+        "one in twenty waits": {
+            runs: dispatch_times(policy, runs, runs // WAITING, n[runs]) for runs in size.runs
+        },
+        "all wait": {runs: dispatch_times(policy, runs, runs, n[runs]) for runs in size.runs},
+        "views made anew": dispatch_times(policy, at, at // WAITING, few, anew=True),
+        "all wait, reasons read": dispatch_times(policy, at, at, few, read=reasons),
+        "all wait, waits worded": dispatch_times(policy, at, at, max(5, few // 5), read=tuple),
+    }
+
+
+def dispatch_times(
+    policy: Dispatch,
+    n_runs: int,
+    n_waiting: int,
+    n_decisions: int,
+    *,
+    anew: bool = False,
+    read: Callable[[Any], Any] | None = None,
+) -> dict[str, float]:
+    """Of one decision after the other at a trainer; with what it takes to ``read`` all waits."""
+    trainer = Trainer(n_runs, n_waiting, random.Random(n_runs))
+    state: State = {}
+    took, waited = [], 0
+    for _ in range(n_decisions):
+        view = trainer.view(anew=anew)
+        waited += len(view.items)
+        start = time.thread_time()
+        plan, state = policy.decide(view, state, trainer.now)
+        if read is not None:
+            for _ in read(plan.waits):
+                pass
+        took.append(time.thread_time() - start)
+        trainer.serve(plan)
+    return {"decisions": n_decisions, "waiting": waited / n_decisions, **quantiles(took)}
+
+
+def placement_curve(size: Size, host_bytes: int) -> dict[int, dict[str, float]]:
+    """By the number of jobs, on five devices each."""
+    n = max(5, size.decisions // 20)
+    return {jobs: placement_times(jobs, 5 * jobs, n, host_bytes) for jobs in size.jobs}
+
+
+def placement_times(
+    n_jobs: int, n_devices: int, n_decisions: int, host_bytes: int
+) -> dict[str, float]:
     """Of the cyclic policy once all jobs have come; one ends and another comes each time."""
     policy, state, took = CyclicPlacement(), {}, []
     rng = random.Random(n_jobs)
-    for view, now, placed in placements(n_jobs, n_devices, n_decisions, rng):
+    for view, now, placed in placements(n_jobs, n_devices, n_decisions, rng, host_bytes):
         seconds, (plan, state) = timed(lambda: policy.decide(view, state, now))  # noqa: B023
         took.append(seconds)
         placed(plan)
     arrival, *rest = took
-    return {"all come at once": arrival, **quantiles(rest)}
+    waiting = len(view.waiting)
+    return {"decisions": n_decisions, "waiting": waiting, "all come at once": arrival} | quantiles(
+        rest
+    )
 
 
 def look_ahead_times(n_runs: int, n_workers: int, n_decisions: int) -> dict[str, float]:
     """Of the first decision, where each run has a step before it; another step each time."""
     policy, took = LookAhead(), []
-    for seed in range(max(5, n_decisions // (n_runs * n_workers))):
+    for seed in range(n_decisions):
         view = look_ahead_view(n_runs, n_workers, random.Random(seed))
         took.append(timed(lambda: policy.decide(view, {}, 0.0))[0])  # noqa: B023
-    return quantiles(took)
+    return {"decisions": n_decisions, **quantiles(took)}
 
 
 def week(part: float) -> Setting:
@@ -153,14 +253,14 @@ def week(part: float) -> Setting:
 
 
 def virtual_week(part: float) -> dict[str, float]:
-    """Its seconds on this machine, with placement and dispatch as they are in service."""
+    """Its seconds of a core, with placement and dispatch as they are in service."""
     setting = week(part)
     scheme = Scheme(name="cyclic", sharing=make(), placement=CyclicPlacement(), full="shared-train")
-    start = time.perf_counter()
-    outcome = simulate(setting, scheme, costs_of, mode="fluid", spans=False)
-    seconds = time.perf_counter() - start
+    clock = time.perf_counter()
+    seconds, outcome = timed(lambda: simulate(setting, scheme, costs_of, mode="fluid", spans=False))
     return {
         "seconds": seconds,
+        "by the clock": time.perf_counter() - clock,
         "jobs": len(setting.jobs),
         "devices": outcome.n_devices,
         "steps": sum(len(job.step_ends_s) for job in outcome.jobs),
@@ -170,10 +270,10 @@ def virtual_week(part: float) -> dict[str, float]:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of a call, and what it gave."""
-    start = time.perf_counter()
+    """Seconds of a core that a call took, and what it gave."""
+    start = time.thread_time()
     answer = call()
-    return time.perf_counter() - start, answer
+    return time.thread_time() - start, answer
 
 
 def quantiles(took: Sequence[float]) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """Views: what policies are told in service, at any scale, for timing them."""
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 from plait.core.colocation import ColocationView, WorkerFacts
 from plait.core.ids import OpId, RunId, TenantId, WorkerId
@@ -20,70 +22,114 @@ from plait.core.runs import Stage
 from plait.core.substages import Kind, Substage
 from plait.core.view import DispatchView, RunView, WorkItem
 
+MEAN_UPDATE_S = 5.0
+LASTS = 50
+"""Updates of a run."""
+RESIDENT = 8
+"""Runs whose state is on the trainer: the last that were served."""
 GROUP_DEVICES = 8
 GB = 10**9
 
 
-def updates(
-    n_runs: int, n_waiting: int, n_views: int, rng: random.Random
-) -> Iterator[tuple[DispatchView, Callable[[DispatchPlan], None]]]:
-    """Views of a trainer's queue; whoever is served leaves it, and another run comes."""
-    runs = [
-        RunView(
-            run_id=RunId(f"run-{i}"),
-            tenant_id=TenantId(f"tenant-{i % 40}"),
-            order=i,
-            weight=1.0,
-            priority=0,
+class Trainer:
+    """A trainer's queue in service: runs roll out, ask for their update, are served one after the
+    other, and roll out again; one in ``LASTS`` of them ends then, and another comes.
+
+    Rollouts are as long as makes ``n_waiting`` wait on average. Facts that have not changed are the
+    same objects from one view to the next; ``anew=True`` makes all of them anew for each.
+    """
+
+    def __init__(self, n_runs: int, n_waiting: int, rng: random.Random) -> None:
+        self.now = 0.0
+        self._rng, self._n = rng, 0
+        self._rollout_s = (n_runs - n_waiting) * MEAN_UPDATE_S
+        self._runs: dict[RunId, RunView] = {}
+        self._waiting: dict[OpId, WorkItem] = {}
+        self._rolling: list[tuple[float, RunId]] = []
+        self._resident: deque[RunId] = deque(maxlen=RESIDENT)
+        for _ in range(n_runs):
+            self._enter()
+        for run_id in rng.sample(list(self._runs), n_waiting):
+            self._ask(run_id)
+        self._rolling = [r for r in self._rolling if self._runs[r[1]].stage is Stage.ROLLOUT]
+        heapify(self._rolling)
+
+    def view(self, *, anew: bool = False) -> DispatchView:
+        """What the policy is told."""
+        items, runs = self._waiting.values(), self._runs.values()
+        return DispatchView(
+            items=tuple(map(replace, items) if anew else items),
+            runs=tuple(map(replace, runs) if anew else runs),
+            resident=tuple(sorted(self._resident)),
+        )
+
+    def serve(self, plan: DispatchPlan) -> None:
+        """Carry it out; until it is done, rollouts end."""
+        assert plan.op_id is not None
+        items = [self._waiting.pop(op_id) for op_id in (plan.op_id, *plan.along)]
+        self.now += sum(item.est_s for item in items)
+        while self._rolling and self._rolling[0][0] <= self.now:
+            self._ask(heappop(self._rolling)[1])
+        for item in items:
+            run = self._runs[item.run_id]
+            if self._rng.randrange(LASTS) == 0:
+                del self._runs[run.run_id]
+                self._enter()
+                continue
+            if run.run_id in self._resident:
+                self._resident.remove(run.run_id)
+            self._resident.append(run.run_id)
+            served = run.served + item.est_s
+            self._runs[run.run_id] = replace(
+                run, stage=Stage.ROLLOUT, stage_since_s=self.now, step=run.step + 1, served=served
+            )
+            self._roll(run.run_id)
+        if not self._waiting:
+            self.now, run_id = heappop(self._rolling)
+            self._ask(run_id)
+
+    def _enter(self) -> None:
+        run = RunView(
+            run_id=RunId(f"run-{self._n}"),
+            tenant_id=TenantId(f"tenant-{self._n % 40}"),
+            order=self._n,
+            weight=self._rng.choice((0.5, 1.0, 1.0, 2.0)),
+            priority=self._rng.choice((0, 0, 0, 1)),
             stage=Stage.ROLLOUT,
-            stage_since_s=0.0,
+            stage_since_s=self.now,
             step=0,
             served=0.0,
             kv_blocks=1,
             kv_blocks_worst=1,
         )
-        for i in range(n_runs)
-    ]
-    waiting: dict[OpId, tuple[int, WorkItem]] = {}
+        self._n += 1
+        self._runs[run.run_id] = run
+        self._roll(run.run_id)
 
-    def ask(i: int, now: float) -> None:
-        runs[i] = replace(runs[i], stage=Stage.WAIT_TRAIN, stage_since_s=now)
-        op_id = OpId(f"{i}/{now}")
-        waiting[op_id] = (
-            i,
-            WorkItem(
-                op_id=op_id,
-                run_id=runs[i].run_id,
-                kind="ForwardBackward",
-                est_s=rng.uniform(1.0, 10.0),
-                tokens=50_000,
-                waiting_since_s=now,
-                switch_s=1.0,
-            ),
+    def _roll(self, run_id: RunId) -> None:
+        took_s = self._rng.expovariate(1.0 / self._rollout_s) if self._rollout_s else 0.0
+        heappush(self._rolling, (self.now + took_s, run_id))
+
+    def _ask(self, run_id: RunId) -> None:
+        run = replace(self._runs[run_id], stage=Stage.WAIT_TRAIN, stage_since_s=self.now)
+        self._runs[run_id] = run
+        op_id = OpId(f"{run_id}/{run.step}")
+        self._waiting[op_id] = WorkItem(
+            op_id=op_id,
+            run_id=run_id,
+            kind="ForwardBackward",
+            est_s=self._rng.uniform(0.2, 1.8) * MEAN_UPDATE_S,
+            tokens=50_000,
+            waiting_since_s=self.now,
+            switch_s=1.0,
         )
-
-    for i in rng.sample(range(n_runs), n_waiting):
-        ask(i, 0.0)
-
-    def served(plan: DispatchPlan) -> None:
-        assert plan.op_id is not None
-        for op_id in (plan.op_id, *plan.along):
-            i, item = waiting.pop(op_id)
-            served_s = runs[i].served + item.est_s
-            runs[i] = replace(runs[i], stage=Stage.ROLLOUT, served=served_s)
-
-    for now in range(1, n_views + 1):
-        view = DispatchView(items=tuple(item for _, item in waiting.values()), runs=tuple(runs))
-        yield view, served
-        free = [i for i in range(n_runs) if runs[i].stage is Stage.ROLLOUT]
-        for i in rng.sample(free, max(0, n_waiting - len(waiting))):
-            ask(i, float(now))
 
 
 def placements(
-    n_jobs: int, n_devices: int, n_views: int, rng: random.Random
+    n_jobs: int, n_devices: int, n_views: int, rng: random.Random, host_bytes: int = 2000 * GB
 ) -> Iterator[tuple[PlacementView, float, Callable[[PlacementPlan], None]]]:
-    """Views of node groups of eight: all jobs come, then one ends and another comes each time."""
+    """Views of node groups of eight: all jobs come, then one ends and another comes each time. A
+    job takes 300 GB of a group's ``host_bytes``."""
     groups: dict[GroupId, list[PlacedRun]] = {
         GroupId(f"group-{g}"): [] for g in range(n_devices // GROUP_DEVICES)
     }
@@ -102,7 +148,7 @@ def placements(
                 )
             )
 
-    facts = {group_id: _facts(group_id, ()) for group_id in groups}
+    facts = {group_id: _facts(group_id, (), host_bytes) for group_id in groups}
     for i in range(n_views + 1):
         if i > 0:
             ending = rng.choice([runs for runs in groups.values() if runs])
@@ -112,7 +158,7 @@ def placements(
         for group_id, runs in groups.items():
             # As the cluster keeps them: made anew where something has changed.
             if facts[group_id].runs != tuple(runs):
-                facts[group_id] = _facts(group_id, tuple(runs))
+                facts[group_id] = _facts(group_id, tuple(runs), host_bytes)
         view = PlacementView(groups=tuple(facts.values()), waiting=tuple(waiting.values()))
         yield view, 10.0 * i, placed
 
@@ -162,12 +208,12 @@ def _substage(
     )
 
 
-def _facts(group_id: GroupId, runs: tuple[PlacedRun, ...]) -> GroupFacts:
+def _facts(group_id: GroupId, runs: tuple[PlacedRun, ...], host_bytes: int) -> GroupFacts:
     return GroupFacts(
         group_id=group_id,
         n_devices=GROUP_DEVICES,
         device_bytes=80 * GB,
-        host_bytes=2000 * GB,
+        host_bytes=host_bytes,
         runs=runs,
     )
 

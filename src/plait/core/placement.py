@@ -1,5 +1,6 @@
 """Placement: what the policy is told and what it answers (PlexRL, cyclic horizon)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -90,7 +91,7 @@ class PlacementPlan:
     """Runs that are bound now, and why the others wait."""
 
     bind: tuple[Binding, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    waits: Sequence[Wait] = ()
     shift: tuple[Binding, ...] = ()
     """Bound runs whose step should begin elsewhere in the cycle of their group from now on, since
     demand has drifted. They stay where they are bound."""

@@ -1,7 +1,10 @@
 """Plans: what a policy answers. Frozen values that the runtime or the simulator applies."""
 
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import overload
 
 from plait.core.ids import OpId, RunId, WorkerId
 
@@ -16,6 +19,50 @@ class Wait:
     detail: str = ""
     position: int = 0
     """Place in the queue, from 1; 0 where there is none."""
+
+
+class LazyWaits(Sequence[Wait]):
+    """Waits that are worded when somebody looks at them: with thousands of runs, wording them all
+    takes far longer than the decision. They equal the tuple of themselves."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def reasons(self) -> Iterator[tuple[RunId, str]]:
+        """Run and reason of each, in order, without the words."""
+
+    @abstractmethod
+    def word(self, place: int) -> Wait:
+        """The wait at ``place``, from 0."""
+
+    @overload
+    def __getitem__(self, place: int) -> Wait: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Wait, ...]: ...
+    def __getitem__(self, place: int | slice) -> Wait | tuple[Wait, ...]:
+        at = range(len(self))[place]
+        return self.word(at) if isinstance(at, int) else tuple(map(self.word, at))
+
+    def __iter__(self) -> Iterator[Wait]:
+        return map(self.word, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple | LazyWaits):
+            return NotImplemented
+        return len(self) == len(other) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def reasons(waits: Sequence[Wait]) -> Iterable[tuple[RunId, str]]:
+    """Run and reason of each wait, in order; what is not worded yet stays so."""
+    if isinstance(waits, LazyWaits):
+        return waits.reasons()
+    return ((wait.run_id, wait.reason) for wait in waits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +80,7 @@ class DispatchPlan:
     op_id: OpId | None = None
     along: tuple[OpId, ...] = ()
     """Gradients of other runs that go through the model in the same pass."""
-    waits: tuple[Wait, ...] = ()
+    waits: Sequence[Wait] = ()
 
 
 class Keep(StrEnum):

@@ -6,7 +6,7 @@ left out).
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,6 @@ def plain(value: Any) -> Any:
         return as_row(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, Set | Sequence) and not isinstance(value, str | bytes):
         return [plain(item) for item in value]
     return value

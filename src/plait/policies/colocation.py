@@ -15,14 +15,15 @@ Left to others: moving samples between workers (``merging``), dividing work (``b
 long sub-stages take (``profiles``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from plait.core.colocation import ColocationPlan, ColocationView, Share
 from plait.core.ids import RunId, WorkerId
 from plait.core.plan import Wait
-from plait.policies.board import Assignment, Board, Position
+from plait.policies.board import Assignment, Board, Option
+from plait.policies.position import Position
 from plait.policies.protocol import State
 from plait.profiles.slowdown import Analytic, Slowdown
 
@@ -89,54 +90,50 @@ class Greedy:
         return _plan(board, then.first or {}, then.score()[0], state)
 
 
-def _choices(position: Position, urgent: Iterable[int], most: int) -> list[Choice]:
+def _choices(position: Position, urgent: Collection[int], most: int) -> list[Choice]:
     """Up to ``most`` ways to go on, by progress; each settles every worker that may change."""
     ways: list[tuple[float, Choice]] = [(0.0, {})]
     for workers in _alike(position):
         options = _options(position, workers[0], urgent)
         if not options:
             continue
-        matched = [[_matching(position, o, workers[0], w) for w in workers] for _, o in options]
-        longer = [
-            (cost + progress * len(workers), {**choice, **dict(zip(workers, same, strict=True))})
-            for cost, choice in ways
-            for (progress, _), same in zip(options, matched, strict=True)
-        ]
-        ways = nsmallest(most, longer, key=lambda way: way[0])
+        n = len(workers)
+        costs = [cost + progress * n for cost, _ in ways for progress, _ in options]
+        longer: list[tuple[float, Choice]] = []
+        for k in nsmallest(most, range(len(costs)), key=costs.__getitem__):
+            choice = dict(ways[k // len(options)][1])
+            option = options[k % len(options)][1]
+            for worker in workers:
+                choice[worker] = _matching(position, option, workers[0], worker)
+            longer.append((costs[k], choice))
+        ways = longer
     return [choice for _, choice in ways]
 
 
-def _options(
-    position: Position, worker: WorkerId, urgent: Iterable[int]
-) -> list[tuple[float, Assignment]]:
+def _options(position: Position, worker: WorkerId, urgent: Collection[int]) -> list[Option]:
     """Assignments of a worker with the negative of their progress."""
-    choices = position.choices(worker)
-    due = [c for c in choices if any(i in urgent for i, _, _ in c)]
-    speeds = position.board.speeds
-    return [(-sum(speed for _, speed in speeds(c)), c) for c in due or choices]
+    options = position.options(worker)
+    if not urgent:
+        return options
+    due = [option for option in options if any(i in urgent for i, _, _ in option[1])]
+    return due or options
 
 
 def _alike(position: Position) -> list[list[WorkerId]]:
     """Workers with the same frontier, together."""
     found: dict[tuple[object, ...], list[WorkerId]] = {}
+    alike, room = position.board.alike, position.board.room
     for worker in position.ready:
         if stand := _standing(position, worker):
-            room = position.board.room[worker]
-            bytes_ = tuple(n for _, _, n in position.on.get(worker, ()))
-            what = tuple(_same(position, i) for i in stand)
-            found.setdefault((room, bytes_, what), []).append(worker)
+            bytes_ = tuple([n for _, _, n in position.on.get(worker, ())])
+            what = tuple([alike[i] for i in stand])
+            found.setdefault((room[worker], bytes_, what), []).append(worker)
     return list(found.values())
 
 
 def _standing(position: Position, worker: WorkerId) -> list[int]:
     """What runs on a worker, then what is ready there."""
-    return [*(i for i, _, _ in position.on.get(worker, ())), *position.ready[worker]]
-
-
-def _same(position: Position, i: int) -> tuple[object, ...]:
-    """What two replicas' sub-stages have in common, as far as an assignment is concerned."""
-    s = position.board.substages[i]
-    return s.run_id, s.kind, s.memory_bytes, s.least_bytes
+    return [*[i for i, _, _ in position.on.get(worker, ())], *position.ready[worker]]
 
 
 def _matching(position: Position, model: Assignment, of: WorkerId, worker: WorkerId) -> Assignment:
@@ -144,7 +141,7 @@ def _matching(position: Position, model: Assignment, of: WorkerId, worker: Worke
     if worker == of:
         return model
     twin = dict(zip(_standing(position, of), _standing(position, worker), strict=True))
-    return tuple((twin[i], compute, n_bytes) for i, compute, n_bytes in model)
+    return tuple([(twin[i], compute, n_bytes) for i, compute, n_bytes in model])
 
 
 def _passed(board: Board, state: State) -> frozenset[int]:

@@ -14,17 +14,19 @@ there one is chosen; every run that waits gets exactly one ``Wait``.
 Left to others: bundling a run's operations into one item, the estimates, the switch itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from plait.core.ids import RunId
 from plait.core.plan import DispatchPlan, Wait
 from plait.core.runs import Stage
 from plait.core.view import DispatchView, RunView, WorkItem
-from plait.policies import fairness, waits
+from plait.policies import waits
 from plait.policies.company import MOST_ROWS, company
-from plait.policies.fairness import Claim
+from plait.policies.fair_queue import FairQueue
+from plait.policies.kept import take
 from plait.policies.protocol import State
+from plait.policies.queue_waits import QueueWaits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +40,22 @@ class FairDispatch:
     def decide(self, view: DispatchView, state: State, now: float) -> tuple[DispatchPlan, State]:
         """Choose what ends an update that has begun, or else the head of the run that is first in
         fair order."""
-        heads, held = heads_by_run(view)
-        by_id = {run.run_id: run for run in view.runs if run.run_id in heads}
-        claims = [
-            Claim(run=by_id[run_id], since_s=item.waiting_since_s) for run_id, item in heads.items()
-        ]
-        state = fairness.observe(state, view.runs, claims)
-        ranked = fairness.rank(state, claims, view.resident)
-        queue = finishing_first([heads[entry.run.run_id] for entry in ranked])
-        along = company(queue[: 1 + len(fairness.due_next(ranked))], self.merge_rows)
-        plan = serve(
-            queue,
-            held,
-            along=along,
-            notes={entry.run.run_id: fairness.standing(entry) for entry in ranked},
+        fair = take(state, FairQueue) or FairQueue()
+        line = fair.observe(state, view)
+        due = line.due(self.merge_rows)
+        served = (*due[:1], *company(due, self.merge_rows))
+        plan = DispatchPlan(
+            op_id=served[0].op_id if served else None,
+            along=tuple(item.op_id for item in served[1:]),
+            waits=QueueWaits(
+                n=len(line.keys) - len(served) + len(line.paused),
+                n_served=len(served),
+                order=lambda: (list(line.queue()), held_up(view.items, line.paused)),
+                note=line.note,
+            ),
         )
         # The end of an update is part of the turn in which it began.
-        begun = [item.run_id for item in (*queue[:1], *along) if not item.finishes]
-        return plan, fairness.settle(state, ranked, begun)
+        return plan, fair.settle(line, [item.run_id for item in served if not item.finishes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +79,24 @@ def heads_by_run(view: DispatchView) -> tuple[dict[RunId, WorkItem], tuple[Wait,
     asking = {item.run_id for item in view.items}
     stages = {run.run_id: run.stage for run in view.runs if run.run_id in asking}
     heads: dict[RunId, WorkItem] = {}
-    paused: dict[RunId, Wait] = {}
+    paused = {run_id for run_id, stage in stages.items() if stage is Stage.PAUSED}
     for item in view.items:
-        stage = stages[item.run_id]
-        if stage.ended:
-            continue
-        if stage is Stage.PAUSED:
-            detail = f"{item.kind} waits until the run is resumed"
-            paused[item.run_id] = Wait(run_id=item.run_id, reason=waits.PAUSED, detail=detail)
+        if stages[item.run_id].ended or item.run_id in paused:
             continue
         head = heads.get(item.run_id)
         if head is None or item.waiting_since_s < head.waiting_since_s:
             heads[item.run_id] = item
-    return heads, tuple(paused.values())
+    return heads, held_up(view.items, paused)
+
+
+def held_up(items: Sequence[WorkItem], paused: Collection[RunId]) -> tuple[Wait, ...]:
+    """The waits of the runs that are paused."""
+    held: dict[RunId, Wait] = {}
+    for item in items if paused else ():
+        if item.run_id in paused:
+            detail = f"{item.kind} waits until the run is resumed"
+            held[item.run_id] = Wait(run_id=item.run_id, reason=waits.PAUSED, detail=detail)
+    return tuple(held.values())
 
 
 def arrival_order(view: DispatchView, heads: dict[RunId, WorkItem]) -> list[WorkItem]:
@@ -106,33 +111,17 @@ def finishing_first(queue: Sequence[WorkItem]) -> list[WorkItem]:
 
 
 def serve(
-    queue: Sequence[WorkItem],
-    held: tuple[Wait, ...],
-    *,
-    along: Sequence[WorkItem] = (),
-    notes: dict[RunId, str] | None = None,
+    queue: Sequence[WorkItem], held: tuple[Wait, ...], *, along: Sequence[WorkItem] = ()
 ) -> DispatchPlan:
     """Run the first of ``queue`` and those ``along``, which stand next; tell the others how much
     work is before them."""
-    waiting: list[Wait] = []
-    ahead_s = 0.0
-    for place, item in enumerate(queue):
-        if place > len(along):
-            before = queue[place - 1].run_id
-            detail = f"{item.kind} stands behind {before}, about {ahead_s:.1f} s of work"
-            waiting.append(
-                Wait(
-                    run_id=item.run_id,
-                    reason=waits.TRAINER_BUSY,
-                    detail=waits.join(detail, (notes or {}).get(item.run_id, "")),
-                    position=place - len(along),
-                )
-            )
-        ahead_s += item.est_s
+    n_served = min(len(queue), 1 + len(along))
     return DispatchPlan(
         op_id=queue[0].op_id if queue else None,
         along=tuple(item.op_id for item in along),
-        waits=(*waiting, *held),
+        waits=QueueWaits(
+            n=len(queue) - n_served + len(held), n_served=n_served, order=lambda: (queue, held)
+        ),
     )
 
 

@@ -23,6 +23,11 @@ from plait.core.ids import RunId
 from plait.core.view import RunView
 from plait.policies.protocol import State
 
+Entry = dict[str, Any]
+"""Of one run: its ``tag``; what it had been ``served`` when it was last charged; ``waits``; its tag
+when it last began to wait (``mark``), and what the ``step`` before that had added; how often it has
+been overtaken since (``over``)."""
+
 AGE_GRANTS = 8
 """Overtakings until a run is overdue, and grants between two overdue turns: the lowest priority
 gets one turn in nine at least, the highest keeps eight."""
@@ -57,9 +62,9 @@ class Ranked:
 def observe(state: State, runs: Sequence[RunView], claims: Sequence[Claim]) -> State:
     """Charge what was served since the last call, and enter who has begun to wait."""
     virtual: dict[str, float] = dict(state.get("virtual", {}))
-    old: dict[str, dict[str, Any]] = state.get("runs", {})
+    old: dict[str, Entry] = state.get("runs", {})
     waiting = {claim.run.run_id for claim in claims}
-    new: dict[str, dict[str, Any]] = {}
+    new: dict[str, Entry] = {}
     for run in runs:
         run_id, ended = run.run_id, run.stage.ended
         if ended:
@@ -70,19 +75,27 @@ def observe(state: State, runs: Sequence[RunView], claims: Sequence[Claim]) -> S
             new[run_id] = known
             continue
         level = virtual.get(str(run.priority), 0.0)
-        if known is None:
-            known = {"tag": level, "served": run.served, "mark": level, "waits": False, "over": 0}
-        # ``served`` may go back (a resumed launch counts afresh); a tag never does.
-        charge = max(0.0, run.served - known["served"]) / max(run.weight, MIN_WEIGHT)
-        entry = {**known, "tag": known["tag"] + charge, "served": run.served}
-        if waits and not known["waits"]:
-            step = entry["tag"] - entry["mark"]
-            entry["tag"] = max(entry["tag"], level - LAG_STEPS * step)
-            entry["mark"], entry["step"] = entry["tag"], step
-            entry["over"] = 0
-        entry["waits"] = waits
-        new[run.run_id] = entry
+        new[run_id] = entered(known, run, waits=waits, level=level)
     return {"virtual": virtual, "runs": new, "since_overdue": int(state.get("since_overdue", 0))}
+
+
+def entered(known: Entry | None, run: RunView, *, waits: bool, level: float) -> Entry:
+    """The run's entry once it has been charged, and has begun to wait or no longer does; the same
+    one where neither is so. ``level``: V of its priority."""
+    if known is None:
+        known = {"tag": level, "served": run.served, "mark": level, "waits": False, "over": 0}
+    elif known["served"] == run.served and known["waits"] == waits:
+        return known
+    # ``served`` may go back (a resumed launch counts afresh); a tag never does.
+    charge = max(0.0, run.served - known["served"]) / max(run.weight, MIN_WEIGHT)
+    entry = {**known, "tag": known["tag"] + charge, "served": run.served}
+    if waits and not known["waits"]:
+        step = entry["tag"] - entry["mark"]
+        entry["tag"] = max(entry["tag"], level - LAG_STEPS * step)
+        entry["mark"], entry["step"] = entry["tag"], step
+        entry["over"] = 0
+    entry["waits"] = waits
+    return entry
 
 
 def rank(
@@ -116,18 +129,6 @@ def rank(
     )
 
 
-def due_next(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
-    """Who stands behind the first of ``ranked`` and would be served before it is again, even if it
-    made its next step in no time: serving them with it gives nobody more than a share."""
-    due: list[Ranked] = []
-    for entry in ranked[1:]:
-        first, more = ranked[0], entry.run.priority - ranked[0].run.priority
-        if more < 0 or (more == 0 and entry.tag > first.tag + first.step):
-            break
-        due.append(entry)
-    return tuple(due)
-
-
 def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -> State:
     """Book the grants: V rises, and who was overtaken is told so."""
     virtual = dict(state["virtual"])
@@ -154,10 +155,15 @@ def settle(state: State, ranked: Sequence[Ranked], granted: Collection[RunId]) -
 
 def standing(entry: Ranked) -> str:
     """How near a waiting run is to its guaranteed turn, in words for its owner."""
-    if entry.overdue:
-        return f"overtaken {entry.overtaken} times, so its turn is next"
-    if entry.overtaken:
-        return f"overtaken {entry.overtaken} times; goes first from {AGE_GRANTS} on"
+    return aged(entry.overtaken, overdue=entry.overdue)
+
+
+def aged(overtaken: int, *, overdue: bool) -> str:
+    """The same."""
+    if overdue:
+        return f"overtaken {overtaken} times, so its turn is next"
+    if overtaken:
+        return f"overtaken {overtaken} times; goes first from {AGE_GRANTS} on"
     return ""
 
 

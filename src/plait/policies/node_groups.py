@@ -27,9 +27,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plait.core.ids import RunId
 from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
-from plait.core.plan import Wait
+from plait.core.plan import LazyWaits, Wait
 from plait.policies import node_index, node_queue, reservation, rings, waits
+from plait.policies.kept import Kept, take
 from plait.policies.node_search import GroupTable, Refusal, Spot
 from plait.policies.protocol import State
 from plait.policies.quotas import Quota, by_tenant
@@ -37,6 +39,7 @@ from plait.policies.quotas import Quota, by_tenant
 TRIES = 32
 """Searches in vain per decision; who is behind them is looked at in the next. One over 1,250 groups
 takes some tenths of a millisecond."""
+NEXT = Refusal(reason=waits.BEHIND, detail="it is looked at after those before it")
 REPHASE = 0.02
 """Of the horizon: by so much the overlap must fall for a bound run to be shifted; less than the
 distance of two phases is not worth a disturbance."""
@@ -69,9 +72,13 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        index = node_index.refresh(state, view)
+        table = take(state, GroupTable) or GroupTable()
+        as_left = table.entries is state.get("groups")
+        suspects = table.suspects(view.groups) if as_left else None
+        index = node_index.refresh(state, view, suspects)
         self._changed = index.changed
-        self._table = GroupTable(view.groups, index.entries, index.horizon_s)
+        self._table = table if as_left else GroupTable()
+        self._table.follow(view.groups, index.entries, index.horizon_s, suspects)
         self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)
         self._since_overdue = int(state.get("since_overdue", 0))
@@ -95,7 +102,7 @@ class _Decision:
         bind: list[Binding] = []
         placed: list[WaitingRun] = []
         refused: list[tuple[WaitingRun, Refusal]] = []
-        failed: dict[tuple[Any, ...], Refusal] = {}
+        failed: dict[int, Refusal] = {}
         head: WaitingRun | None = None
         for run in queue:
             outcome = self._quota(run) or self._try(run, failed, head, overdue)
@@ -112,8 +119,8 @@ class _Decision:
                 )
         if head is None:
             self._reserved = None
-        plan = PlacementPlan(bind=tuple(bind), waits=_told(refused, self._reserved), shift=shift)
-        return plan, {
+        plan = PlacementPlan(bind=tuple(bind), waits=Told(refused, self._reserved), shift=shift)
+        left = {
             "horizon_s": table.horizon_s,
             "epoch": self._epoch,
             "groups": table.entries,
@@ -123,6 +130,7 @@ class _Decision:
             "reserved": self._reserved,
             "since_overdue": self._since_overdue,
         }
+        return plan, Kept(left, table)
 
     def _eligible(self, run: WaitingRun) -> bool:
         return self._quota(run) is None and bool(self._table.large_enough(run).any())
@@ -141,7 +149,7 @@ class _Decision:
     def _try(
         self,
         run: WaitingRun,
-        failed: dict[tuple[Any, ...], Refusal],
+        failed: dict[int, Refusal],
         head: WaitingRun | None,
         overdue: WaitingRun | None,
     ) -> Spot | Refusal:
@@ -151,11 +159,11 @@ class _Decision:
         place = self._places[run.run_id]
         if place["tried"] == self._epoch:
             return Refusal(reason=place["why"][0], detail=place["why"][1])
-        kind = (run.n_devices, run.device_bytes, run.host_bytes, run.slack_s, run.demand)
+        kind = self._table.kind(run)
         outcome: Spot | Refusal | None = failed.get(kind)
         if outcome is None:
             if self._n_failed >= TRIES:
-                return Refusal(reason=waits.BEHIND, detail="it is looked at after those before it")
+                return NEXT
             closed = reservation.closed(
                 self._reserved, run, self._table, self._now, to_all=head is overdue
             )
@@ -205,14 +213,29 @@ def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:
             yield Binding(run_id=run.run_id, group_id=group.group_id, phase_s=float(phases_s[best]))
 
 
-def _told(
-    refused: Sequence[tuple[WaitingRun, Refusal]], reserved: reservation.Reserved | None
-) -> tuple[Wait, ...]:
+class Told(LazyWaits):
     """The waits, with places in the queue."""
-    told: list[Wait] = []
-    for place, (run, refusal) in enumerate(refused, start=1):
-        detail = refusal.detail
+
+    __slots__ = ("_refused", "_reserved")
+
+    def __init__(
+        self,
+        refused: Sequence[tuple[WaitingRun, Refusal]],
+        reserved: reservation.Reserved | None,
+    ) -> None:
+        self._refused, self._reserved = refused, reserved
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def reasons(self) -> Iterator[tuple[RunId, str]]:
+        """Run and reason of each, in order."""
+        return ((run.run_id, refusal.reason) for run, refusal in self._refused)
+
+    def word(self, place: int) -> Wait:
+        """With what is kept for whom, where that is the reason."""
+        run, refusal = self._refused[place]
+        reserved, detail = self._reserved, refusal.detail
         if reserved is not None and refusal.reason == waits.RESERVED:
             detail = f"{reserved['group']} is being kept for {reserved['run']}"
-        told.append(Wait(run_id=run.run_id, reason=refusal.reason, detail=detail, position=place))
-    return tuple(told)
+        return Wait(run_id=run.run_id, reason=refusal.reason, detail=detail, position=place + 1)

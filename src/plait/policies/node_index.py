@@ -62,20 +62,27 @@ class Index:
     """Somebody who found no place before may find one now."""
 
 
-def refresh(state: Mapping[str, Any], view: PlacementView) -> Index:
-    """The index that ``state`` holds (``groups``, ``horizon_s``), brought up to the facts."""
-    old: Mapping[str, Entry] = state.get("groups", {})
+def refresh(
+    state: Mapping[str, Any], view: PlacementView, suspects: Sequence[GroupFacts] | None = None
+) -> Index:
+    """The index that ``state`` holds (``groups``, ``horizon_s``), brought up to the facts.
+    ``suspects``: groups that may differ from it, where the same groups were there before; all by
+    default."""
+    old: dict[str, Entry] = state.get("groups", {})
     known_s = float(state.get("horizon_s", 0.0))
-    changed = tuple(g for g in view.groups if not _same(old.get(g.group_id), g.runs))
+    among = view.groups if suspects is None else suspects
+    changed = tuple(g for g in among if not _same(old.get(g.group_id), g.runs))
     demands = [r.demand for r in view.waiting] + [r.demand for g in changed for r in g.runs]
     longest_s = max((d.period_s for d in demands if d is not None), default=0.0)
     horizon_s = max(known_s, rings.horizon(longest_s))
     stale = changed if horizon_s == known_s else view.groups
     made: dict[str, Entry] = {group.group_id: entry(group.runs, horizon_s) for group in stale}
-    entries: dict[str, Entry] = {
-        g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups
-    }
-    gone = old.keys() - entries.keys()
+    entries: dict[str, Entry]
+    if suspects is None:
+        entries = {g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups}
+        gone = old.keys() - entries.keys()
+    else:
+        entries, gone = old | made, set()
     before = {group_id: old[group_id] for group_id in (*made, *gone) if group_id in old}
     there = {run.run_id for group in stale for run in group.runs}
     return Index(

@@ -1,8 +1,8 @@
 """Search: the best node group and phase for one run, over the facts of all groups.
 
-``GroupTable`` holds the facts as arrays for one decision. Groups without the memory are left out,
-the others ranked by a lower bound of the overlap that their mean load gives, and of the first
-``LOOKS`` the bins are looked at until none of the rest can be better.
+``GroupTable`` holds the facts as arrays, and keeps up with them (``kept``). Groups without the
+memory are left out, the others ranked by a lower bound of the overlap that their mean load gives,
+and of the first ``LOOKS`` the bins are looked at until none of the rest can be better.
 
 Invariant: what ``find`` answers fits in memory and delays nobody by more than its slack.
 Left to others: who is searched for, in which order, and what is kept for whom (``node_groups``).
@@ -10,14 +10,17 @@ Left to others: who is searched for, in which order, and what is kept for whom (
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import is_
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.placement import Demand, GroupFacts, PlacedRun, WaitingRun
+from plait.core.ids import RunId
+from plait.core.placement import Demand, GroupFacts, GroupId, PlacedRun, WaitingRun
 from plait.policies import node_index, rings, waits
 from plait.policies.node_index import Entry
+from plait.policies.node_rooms import Bound, Rooms
 from plait.policies.rings import Floats
 
 LOOKS = 16
@@ -28,6 +31,8 @@ JITTER = 0.05
 closely that their curves almost overlap (JigsawRL Fig. 6)."""
 ROUNDING = 1e-6
 """Overlaps that differ by less are equal, in bins."""
+KINDS = 20_000
+"""Runs whose kind is remembered before all are forgotten: ten times those of a large cluster."""
 SEAM = 0.5
 """Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
@@ -54,21 +59,78 @@ class Refusal:
 
 
 class GroupTable:
-    """The groups of one decision, and what it has bound to them so far."""
+    """The groups as they are at one decision after the other, and what has been bound to them."""
 
-    def __init__(
-        self, groups: Sequence[GroupFacts], entries: dict[str, Entry], horizon_s: float
+    def __init__(self) -> None:
+        self.groups: Sequence[GroupFacts] = ()
+        self.entries: dict[str, Entry] = {}
+        self.horizon_s = 0.0
+        self.runs: list[Sequence[PlacedRun]] = []
+        self.place: dict[GroupId, int] = {}
+        self.fresh: set[int] = set()
+        """Groups that have changed since ``rooms`` was asked."""
+        self.rooms = Rooms()
+        self._added: set[int] = set()
+        """Groups to which something was bound since the last facts."""
+        self._kinds: dict[tuple[Any, ...], int] = {}
+        self._kind_of: dict[RunId, tuple[WaitingRun, int]] = {}
+
+    def suspects(self, groups: Sequence[GroupFacts]) -> list[GroupFacts] | None:
+        """Groups that may differ from ``entries``; ``None`` where they are not the same groups."""
+        if len(groups) != len(self.groups):
+            return None
+        differ = {i for i, same in enumerate(map(is_, groups, self.groups)) if not same}
+        if any(groups[i].group_id != self.groups[i].group_id for i in differ):
+            return None
+        return [groups[i] for i in sorted(differ | self._added)]
+
+    def follow(
+        self,
+        groups: Sequence[GroupFacts],
+        entries: dict[str, Entry],
+        horizon_s: float,
+        suspects: Sequence[GroupFacts] | None = None,
     ) -> None:
-        self.groups, self.entries, self.horizon_s = groups, entries, horizon_s
-        self.runs: list[Sequence[PlacedRun]] = [group.runs for group in groups]
+        """Go on to these groups, of which all but the ``suspects`` are as they were."""
+        if len(self._kind_of) > KINDS:
+            self._kinds, self._kind_of = {}, {}
+        if suspects is None or horizon_s != self.horizon_s:
+            self._begin(groups)
+            places: Sequence[int] = range(len(groups))
+        else:
+            places = [self.place[group.group_id] for group in suspects]
+        self.groups, self.entries, self.horizon_s, self._added = groups, entries, horizon_s, set()
+        for i in places:
+            facts = groups[i]
+            self.runs[i] = facts.runs
+            self.fresh.add(i)
+            self._loads.pop(i, None)
+            self._n[i], self._device[i] = facts.n_devices, facts.device_bytes
+            self._host[i] = facts.host_bytes
+            self._sum_up(i, entries[facts.group_id])
+
+    def _begin(self, groups: Sequence[GroupFacts]) -> None:
+        n = len(groups)
+        self.runs = [()] * n
         self._loads: dict[int, Floats] = {}
-        of = [entries[group.group_id] for group in groups]
-        self._n = np.array([group.n_devices for group in groups], dtype=np.int64)
-        self._device = np.array([group.device_bytes for group in groups], dtype=np.float64)
-        self._host = np.array([group.host_bytes for group in groups], dtype=np.float64)
-        self._taken = np.array([entry["host"] for entry in of], dtype=np.float64)
-        self._mean = np.array([entry["mean"] for entry in of], dtype=np.float64)
-        self._cold = np.array([entry["cold"] for entry in of], dtype=np.bool_)
+        self.place = {group.group_id: i for i, group in enumerate(groups)}
+        self._n = np.zeros(n, dtype=np.int64)
+        self._device, self._host = np.zeros(n), np.zeros(n)
+        self._taken, self._mean = np.zeros(n), np.zeros(n)
+        self._cold = np.zeros(n, dtype=np.bool_)
+
+    def _sum_up(self, i: int, entry: Entry) -> None:
+        self._mean[i], self._cold[i] = entry["mean"], entry["cold"]
+        self._taken[i] = entry["host"]
+
+    def kind(self, run: WaitingRun) -> int:
+        """A number, the same for runs that fit in the same places."""
+        known = self._kind_of.get(run.run_id)
+        if known is None or known[0] is not run:
+            kind = (run.n_devices, run.device_bytes, run.host_bytes, run.slack_s, run.demand)
+            number = self._kinds.setdefault(kind, len(self._kinds))
+            known = self._kind_of[run.run_id] = (run, number)
+        return known[1]
 
     def large_enough(self, run: WaitingRun) -> NDArray[np.bool_]:
         """Groups that could hold the run if they were empty."""
@@ -78,6 +140,12 @@ class GroupTable:
             & (self._host >= run.host_bytes)
         )
         return large
+
+    def room_at(self, run: WaitingRun, bound: Bound, now: float) -> Floats:
+        """When each group is expected to have room for the run."""
+        self.rooms.follow(self.fresh, self.runs, bound)
+        self.fresh = set()
+        return self.rooms.at(run, self._host, now)
 
     def find(
         self, run: WaitingRun, prefer: Literal["spread", "pack"], closed: int | None
@@ -125,6 +193,8 @@ class GroupTable:
             slack_s=run.slack_s,
         )
         self.runs[spot.i] = (*self.runs[spot.i], placed)
+        self._added.add(spot.i)
+        self.fresh.add(spot.i)
         self._enter(spot.i)
 
     def _best(
@@ -195,8 +265,7 @@ class GroupTable:
         entry = node_index.entry(self.runs[i], self.horizon_s)
         self.entries[self.groups[i].group_id] = entry
         self._loads[i] = np.array(entry["load"], dtype=np.float64)
-        self._mean[i], self._cold[i] = entry["mean"], entry["cold"]
-        self._taken[i] = entry["host"]
+        self._sum_up(i, entry)
 
 
 def _gb(n_bytes: int) -> str:

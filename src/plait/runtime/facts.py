@@ -4,6 +4,7 @@ Mutable, owned by the head's event loop alone. Policies never see these objects,
 ``RunView`` made from them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +44,9 @@ class RunFacts:
     evaluating: bool = False
     reason: str = ""
     """Why the run ended, where it ended badly."""
-    wait: Wait | None = None
-    """Why it is not being served, as its owner is told."""
+    told: tuple[Sequence[Wait], int] | None = None
+    """The waits of the last decision that left it waiting, and which of them is its own."""
+    wait_reason: str = ""
     worst_blocks: int = 0
     """Cache blocks of its current or next rollout if every sample ran to its limit."""
     kv: dict[bool, KvProfile] = field(default_factory=dict)
@@ -115,9 +117,15 @@ class RunFacts:
         self.pace.staged(self.stage, now)
         journal.event(self.spec.run_id, "stage", stage=self.stage.value, step=self.step)
 
-    def waits_for(self, wait: Wait, journal: Journal) -> None:
-        """Tell its owner why it is not being served; written down when the reason changes."""
-        if self.wait is None or self.wait.reason != wait.reason:
+    @property
+    def wait(self) -> Wait | None:
+        """Why it is not being served, as its owner is told."""
+        return None if self.told is None else self.told[0][self.told[1]]
+
+    def waits_for(self, waits: Sequence[Wait], place: int, reason: str, journal: Journal) -> None:
+        """Let its owner know why it is not being served; written down when the reason changes."""
+        if self.told is None or self.wait_reason != reason:
+            wait = waits[place]
             journal.event(
                 self.spec.run_id,
                 "wait",
@@ -125,7 +133,7 @@ class RunFacts:
                 detail=wait.detail,
                 position=wait.position,
             )
-        self.wait = wait
+        self.told, self.wait_reason = (waits, place), reason
 
     def check_live(self) -> None:
         """RunEnded, with the reason, if the run takes nothing more."""

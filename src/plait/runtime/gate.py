@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from plait.core.errors import RunEnded
 from plait.core.ids import RunId
-from plait.core.plan import AdmissionPlan
+from plait.core.plan import AdmissionPlan, reasons
 from plait.core.runs import Stage
 from plait.core.view import AdmissionView
 from plait.policies.protocol import Admission, State
@@ -88,15 +88,15 @@ class Gate:
         if plan.admit or self._last != (view, plan):
             self._journal.decision("admission", view, before, plan)
             self._last = (view, plan)
-        for wait in plan.waits:
-            facts = self._roster[wait.run_id]
+        for place, (run_id, reason) in enumerate(reasons(plan.waits)):
+            facts = self._roster[run_id]
             if facts.rollout is Stage.WAIT_ROLLOUT:
-                facts.waits_for(wait, self._journal)
+                facts.waits_for(plan.waits, place, reason, self._journal)
         for run_id in plan.admit:
             future = self._waiting.get(run_id)
             if future is not None and not future.done():
                 facts = self._roster[run_id]
-                facts.wait = None
+                facts.told = None
                 facts.kv_block_s, facts.kv_peak_blocks, facts.kv_throttled = 0.0, 0, False
                 facts.kv_held.clear()
                 facts.rollout_since_s = now

@@ -133,7 +133,7 @@ class Head:
         facts = self.roster[run_id]
         if facts.stage.ended:
             return
-        facts.end, facts.reason, facts.wait = stage, reason, None
+        facts.end, facts.reason, facts.told = stage, reason, None
         facts.since_s = self._clock()
         self._refuse(run_id, RunEnded(f"run {run_id} is {stage}: {reason or 'finished'}"))
         facts.rollout = facts.train = None

@@ -22,6 +22,7 @@ from plait.core.operations import (
     Result,
     TrainOp,
 )
+from plait.core.plan import reasons
 from plait.core.runs import Stage
 from plait.core.view import DispatchView, WorkItem
 from plait.policies.protocol import Dispatch, State
@@ -133,10 +134,10 @@ class TrainerQueue:
         if plan.op_id is not None or self._last != (view, plan):
             self._journal.decision("dispatch", view, before, plan)
             self._last = (view, plan)
-        for wait in plan.waits:
-            facts = self._roster[wait.run_id]
+        for place, (run_id, reason) in enumerate(reasons(plan.waits)):
+            facts = self._roster[run_id]
             if facts.rollout is None:
-                facts.waits_for(wait, self._journal)
+                facts.waits_for(plan.waits, place, reason, self._journal)
         heads = {q[0].op.op_id: q for q in self._queues.values() if q}
         chosen = [] if plan.op_id is None else [plan.op_id, *plan.along]
         self._start([heads[op_id].popleft() for op_id in chosen])
@@ -228,7 +229,7 @@ class TrainerQueue:
         for pending in together:
             self._running[pending.op.op_id] = pending
             facts = self._roster[pending.op.run_id]
-            facts.wait = None
+            facts.told = None
             self._stage(facts, Stage.TRAIN)
         if len(together) > 1:
             ops = [p.op for p in together if isinstance(p.op, ForwardBackward)]

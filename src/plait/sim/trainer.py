@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from plait.core.ids import OpId, RunId
-from plait.core.plan import DispatchPlan
+from plait.core.plan import DispatchPlan, Wait, reasons
 from plait.core.runs import Stage
 from plait.core.substages import Kind, Substage
 from plait.core.view import DispatchView, WorkItem
@@ -185,10 +185,10 @@ class Trainer:
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._heap.now)
         self._record.decision("dispatch", self._policy, view, before, plan)
-        for wait in plan.waits:
-            job = self._jobs[wait.run_id]
+        for run_id, reason in reasons(plan.waits):
+            job = self._jobs[run_id]
             if job.rollout is None:
-                job.waits(wait)
+                job.waits(Wait(run_id=run_id, reason=reason))
         if plan.op_id is None:
             return False
         self._begin([heads[op_id].popleft() for op_id in self._together(plan, heads)])
