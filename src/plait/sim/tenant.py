@@ -35,7 +35,7 @@ class Tenant:
         self.replicas: list[Replica] = []
         for worker in group.workers:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes, training)
+        self.offloads = not group.keeps_state(job, self.costs.train_bytes, training)
         for i, worker in enumerate(group.workers):
             if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
