@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.figure import Measured
-from benchmarks.sim.by_factor import by_factor
+from benchmarks.sim.sensitivity import Models, changes, names
 from benchmarks.sim.told import beside, rounded, steps_per_hour, tpts_s, ttfs_s
 from plait.sim.costs.roofline import costs_of
 from plait.sim.outcome import Outcome
@@ -80,9 +80,9 @@ def measured(size: Size) -> Measured:
         "1 to 32 runs": scaling,
         "where sharing loses": region,
         "a replication by others": _replication(size),
-        "sensitivity of the gain over single-disaggregated": by_factor(
+        "sensitivity of the gain over single-disaggregated": changes(
             partial(_gain, size=size, over="single-disaggregated"),
-            **({} if size.constants is None else {"names": size.constants}),
+            names(slowdown=False, lora=True) if size.constants is None else size.constants,
         ),
     }
     return Measured(
@@ -231,7 +231,8 @@ def _replication(size: Size) -> dict[str, Any]:
     }
 
 
-def _gain(costs: CostsOf, *, size: Size, over: str) -> float:
+def _gain(models: Models, *, size: Size, over: str) -> float:
     """At 0.6B, with few steps."""
     setting = marlaas.replicas("qwen3-0.6b", "wiki-search", size.replicas, steps=min(2, size.steps))
+    costs = models.costs_of
     return run(setting, over, costs).makespan_s / run(setting, OURS, costs).makespan_s

@@ -68,6 +68,7 @@ def _published(name: str) -> Scheme:
         sharing=registry.make(spec.policy),
         full=full,
         lora=spec.lora,
+        side_by_side=spec.side_by_side,
         placement=schemes.placement(spec.placement),
         dispatch=schemes.dispatch(spec.dispatch),
         colocation=COLOCATION[spec.colocation],

@@ -146,6 +146,9 @@ class Scheme:
     full: FullTopology = "isolated"
     lora: Literal["shared", "private"] = "shared"
     """``private``: LoRA runs are placed as full-weight ones are, each with its copy of the base."""
+    side_by_side: bool = False
+    """A shared base rolls out and trains on all of its devices at once, side by side, instead of on
+    devices for one or the other."""
     dispatch: Dispatch = field(default_factory=FifoDispatch)
     """Of shared training pools."""
     colocation: Colocation = Serial()

@@ -86,7 +86,8 @@ class _Run:
         self._pools = self._make_pools(shared, groups, bool(others))
         taken = {group.name for pool_groups in self._pool_groups for group in pool_groups}
         rest = [group for group in groups if group.name not in taken]
-        self._placer = Placer(world, scheme, rest, others) if others else None
+        later = [group for group in groups if group.name in taken]
+        self._placer = Placer(world, scheme, rest, others, later) if others else None
         for job in self._jobs:
             world.heap.at(job.spec.arrival_s, self._arrive, job)
         by_name = {job.spec.name: job for job in self._jobs}
@@ -163,22 +164,37 @@ class _Run:
                 model=model,
                 groups=mine,
                 specs=[spec for spec in specs if spec.model == model],
+                side_by_side=self._scheme.side_by_side,
+                idle=partial(self._give_back, mine),
             )
         return pools
+
+    def _give_back(self, groups: Sequence[DeviceGroup]) -> None:
+        """A shared base has served its last run: its node groups are anybody's."""
+        if self._placer is not None:
+            for group in groups:
+                self._placer.open(group)
 
     def _arrive(self, job: Job) -> None:
         if job.end is not None:
             return
-        pool = self._pools.get(job.spec.model) if job.spec.weights == "lora" else None
+        pool = self._pool_of(job)
         if pool is not None:
             pool.enter(job)
         else:
             assert self._placer is not None
             self._placer.enter(job)
 
+    def _pool_of(self, job: Job) -> LoraPool | None:
+        return self._pools.get(job.spec.model) if job.spec.weights == "lora" else None
+
     def _cancel(self, job: Job) -> None:
-        if job.end is None and job.place is None and self._placer is not None:
-            self._placer.cancel(job)
+        if job.end is None and job.place is None:
+            pool = self._pool_of(job)
+            if pool is not None:
+                pool.over()
+            elif self._placer is not None:
+                self._placer.cancel(job)
         job.finish(Stage.CANCELLED)
 
     def _lose(self, name: str) -> None:
