@@ -128,7 +128,9 @@ class Engine:
     @property
     def load(self) -> int:
         """Samples that are here or are to come back."""
-        return len(self.batch.rows) + len(self.queue) + len(self.idle) + len(self._arrivals)
+        solo = 0 if self._solo is None else len(self._solo.rows)
+        n_rows = len(self.batch.rows) + solo
+        return n_rows + len(self.queue) + len(self.idle) + len(self._arrivals)
 
     def submit(self, rows: list[Row]) -> None:
         """Samples that want to decode here."""

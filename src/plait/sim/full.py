@@ -87,8 +87,9 @@ class Plot:
         ]
         check_fits(spec, self._engines[0])
         self._fleet = Fleet(self._engines, world.heap)
-        # Where an update may interrupt a rollout it does not go as it went before.
+        # Where an update or another rollout may interrupt it, it does not go as it went before.
         draws = world.draws if not both or spec.pipeline == "sync" else 0
+        draws = 0 if spec.pipeline == "async" else draws
         self._repeats = Repeats(
             job.run_id,
             self._engines,
@@ -106,6 +107,10 @@ class Plot:
             self._world.heap.at(self._begin_s, lambda _: self._job.advance())
         else:
             self._job.advance()
+
+    @property
+    def idle(self) -> bool:
+        return self._fleet.idle
 
     def want_rollout(self, job: Job) -> None:
         job.begin_rollout()

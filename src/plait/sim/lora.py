@@ -115,6 +115,10 @@ class LoraPool:
         self.trainer.enter(job)
         job.advance()
 
+    @property
+    def idle(self) -> bool:
+        return False
+
     def want_rollout(self, job: Job) -> None:
         self.gate.wait(job)
 

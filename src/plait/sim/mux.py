@@ -259,9 +259,9 @@ class MuxGroup:
         }
         for move in plan.merges:
             tenant = self._tenants[move.run_id]
-            if tenant.rollout is not None:
-                sources = [engines[move.run_id, worker] for worker in move.sources]
-                merge(tenant.rollout, sources, engines[move.run_id, move.target])
+            sources = [engines[move.run_id, worker] for worker in move.sources]
+            for rollout in tenant.rollouts:
+                merge(rollout, sources, engines[move.run_id, move.target])
         shares = [(replicas[s.key], s) for s in plan.shares if s.key in replicas]
         self._make_room(shares)
         for replica, share in shares:

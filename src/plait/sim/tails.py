@@ -72,8 +72,8 @@ class Tails:
         for tenant in tenants:
             rolling = [r for r in tenant.rollers if r.rolls_here]
             tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
-            if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
-                continue
+            if len(tails) < 2 or len(tails) < len(rolling) or len(tenant.rollouts) > 1:
+                continue  # an asynchronous run fills the places of its tails anew
             if sum(r.engine.load for r in tails) >= BUCKETS[0]:
                 continue  # together they would no longer be a tail
             view = merge_view(tenant.job.run_id, tails, _beside(tenant, tenants), free_bytes)
@@ -83,6 +83,7 @@ class Tails:
             if plan.target is None:
                 continue
             target = next(r for r in tails if r.worker.worker_id == plan.target)
+            assert tenant.rollout is not None
             merge(tenant.rollout, [r.engine for r in tails if r is not target], target.engine)
             moved = True
         return moved
