@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.figure import Measured
-from benchmarks.sim.sensitivity import COMMITTED, Models, changes, names
+from benchmarks.sim.sensitivity import COMMITTED, Models, changes
 from benchmarks.sim.told import rounded
 from plait.policies.balancing import EqualFinish
 from plait.policies.baselines import schemes as named
@@ -55,6 +55,19 @@ APART = ("plexrl",)
 """Schemes for which rollout and training have devices of their own."""
 PAPERS = ("marlaas", "plexrl", "jigsawrl")
 OURS = "plait"
+CONSTANTS = (
+    "train_mfu",
+    "reference_mfu",
+    "memory_share",
+    "layer_overhead_s",
+    "slowdown.compute_exponent",
+    "slowdown.contention",
+    "slowdown.full_tokens",
+    "slowdown.decode_traffic",
+    "slowdown.matrix_traffic",
+)
+"""For sensitivity: those that move C2 or C3 by more than a few percent; five schemes take too long
+to try all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +78,19 @@ class Size:
     """Jobs of each kind."""
     alone_s: float = 300.0
     """That each job takes by itself, about."""
-    loads: Sequence[int] = (3, 6)
+    loads: Sequence[int] = (6,)
     """Jobs of each kind, besides."""
     splits: Sequence[int] = (1, 2)
     """Node groups for a shared base that are tried."""
-    few: int = 3
-    """Jobs of each kind for sensitivity, which take a third of the time."""
-    constants: Sequence[str] | None = None
-    """For sensitivity; all where none are named."""
+    few: int = 4
+    few_s: float = 60.0
+    """Jobs of each kind, and that each takes alone, for sensitivity."""
+    constants: Sequence[str] = CONSTANTS
 
 
-SMALL = Size(n=2, few=1, alone_s=30.0, splits=(1,), constants=("train_mfu",), loads=())
+SMALL = Size(
+    n=2, few=1, alone_s=30.0, few_s=20.0, splits=(1,), constants=("train_mfu",), loads=()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +120,10 @@ def measured(size: Size) -> Measured:
         },
         "ours ahead (makespan over ours)": ahead,
         "by number of jobs of each kind": {str(n): leads(replace(size, n=n)) for n in size.loads},
-        "each mechanism left out": left_out(size, ours),
+        "each mechanism left out": left_out(size, outcomes[OURS][0], ours),
         "sensitivity of the least lead over a paper": changes(
-            partial(least_lead, size=replace(size, n=size.few, alone_s=size.alone_s / 3)),
-            names(lora=True) if size.constants is None else size.constants,
+            partial(least_lead, size=replace(size, n=size.few, alone_s=size.few_s)),
+            size.constants,
         ),
     }
     least = min(ahead[name] for name in PAPERS)
@@ -266,9 +281,10 @@ def least_lead(models: Models, *, size: Size) -> float:
     return min(found[name] for name in PAPERS)
 
 
-def left_out(size: Size, ours_s: float) -> dict[str, float]:
-    """Makespan over ours without one mechanism, with the best of the same arrangements."""
+def left_out(size: Size, arrangement: str, ours_s: float) -> dict[str, float]:
+    """Makespan over ours without one mechanism, arranged in the same way."""
     whole = scheme_of(OURS)
+    way = next(a for a in arrangements(OURS, size) if a.name == arrangement)
     without = {
         "shared base (LoRA runs placed alone)": replace(whole, lora="private"),
         "LoRA training beside rollout (devices apart)": replace(whole, side_by_side=False),
@@ -278,12 +294,10 @@ def left_out(size: Size, ours_s: float) -> dict[str, float]:
         "merging and balancing": replace(whole, merging=None, balancing=None),
         "cyclic placement (spread)": replace(whole, placement=named.placement("spread-backfill")),
     }
-    found = {}
-    for what, scheme in without.items():
-        ways = arrangements(OURS, size)
-        outcomes = [run(replace(way, scheme=scheme)) for way in ways]
-        found[what] = min(outcome.makespan_s for outcome in outcomes) / ours_s
-    return found
+    return {
+        what: run(replace(way, scheme=scheme)).makespan_s / ours_s
+        for what, scheme in without.items()
+    }
 
 
 def _shared_base(setting: Setting, n: int) -> Setting:
