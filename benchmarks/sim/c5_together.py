@@ -82,15 +82,16 @@ class Size:
     """Jobs of each kind, besides."""
     splits: Sequence[int] = (1, 2)
     """Node groups for a shared base that are tried."""
-    few: int = 4
+    groups: int = GROUPS
+    few: int = 3
     few_s: float = 60.0
-    """Jobs of each kind, and that each takes alone, for sensitivity."""
+    few_groups: int = 2
+    """For sensitivity: jobs of each kind, that each takes alone, and node groups, so that a device
+    has as many jobs as with the full size."""
     constants: Sequence[str] = CONSTANTS
 
 
-SMALL = Size(
-    n=2, few=1, alone_s=30.0, few_s=20.0, splits=(1,), constants=("train_mfu",), loads=()
-)
+SMALL = Size(n=2, few=1, alone_s=20.0, few_s=20.0, splits=(1,), constants=("train_mfu",), loads=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def measured(size: Size) -> Measured:
         "by number of jobs of each kind": {str(n): leads(replace(size, n=n)) for n in size.loads},
         "each mechanism left out": left_out(size, outcomes[OURS][0], ours),
         "sensitivity of the least lead over a paper": changes(
-            partial(least_lead, size=replace(size, n=size.few, alone_s=size.few_s)),
+            partial(least_lead, size=_small(size)),
             size.constants,
         ),
     }
@@ -192,7 +193,7 @@ def setting_of(size: Size, *, apart: bool) -> Setting:
     jobs = [spec for pair in zip_longest(lora, full) for spec in pair if spec is not None]
     steps = _steps(size.alone_s)
     return Setting(
-        cluster=_cluster(),
+        cluster=_cluster(size.groups),
         jobs=tuple(replace(spec, steps=steps[_kind(spec)]) for spec in jobs),
         options={"estimated": True},
     )
@@ -300,6 +301,12 @@ def left_out(size: Size, arrangement: str, ours_s: float) -> dict[str, float]:
     }
 
 
+def _small(size: Size) -> Size:
+    return replace(
+        size, n=size.few, alone_s=size.few_s, groups=size.few_groups, splits=size.splits[:1]
+    )
+
+
 def _shared_base(setting: Setting, n: int) -> Setting:
     groups = [group.name for group in setting.cluster.groups[:n]]
     options = {**setting.options, "lora_groups": {LORA_BASE: groups}}
@@ -312,7 +319,7 @@ def _steps(alone_s: float) -> dict[tuple[str, str, float], int]:
     kinds += [full_job(i) for i in range(len(FULL))]
     jobs = tuple(replace(spec, steps=1) for spec in kinds)
     first = simulate(
-        Setting(cluster=_cluster(), jobs=jobs),
+        Setting(cluster=_cluster(GROUPS), jobs=jobs),
         isolated(),
         COMMITTED.costs_of,
         mode="fluid",
@@ -328,10 +335,8 @@ def _kind(spec: JobSpec) -> tuple[str, str, float]:
     return spec.weights, spec.model, spec.response.median
 
 
-def _cluster() -> Cluster:
-    return Cluster(
-        groups=tuple(node_group(f"group-{g}", "h100", GROUP_DEVICES) for g in range(GROUPS))
-    )
+def _cluster(n: int) -> Cluster:
+    return Cluster(groups=tuple(node_group(f"group-{g}", "h100", GROUP_DEVICES) for g in range(n)))
 
 
 def _run_s(job: JobOutcome) -> float:

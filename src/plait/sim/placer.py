@@ -162,6 +162,11 @@ class Placer:
         largest = max((group.n_devices for group in kinds), default=0)
         rollout = sum(g.spec.n_devices for g in self._rollout_groups)
         for spec in specs:
+            if self._shared and not spec.rollout_devices:
+                raise ConfigError(
+                    f"job {spec.name}: under {self._scheme.name} jobs share the devices that they "
+                    "train on, and roll out on others: give it rollout_devices"
+                )
             if self._needed(spec) > largest and not self._mux:
                 raise ConfigError(
                     f"job {spec.name} needs {self._needed(spec)} devices of one node group, the "

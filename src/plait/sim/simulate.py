@@ -13,12 +13,14 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from plait.core.errors import CapacityError, ConfigError
 from plait.core.runs import Stage
 from plait.profiles.slowdown import Analytic
+from plait.sim.arranged import arranged
 from plait.sim.checks import check
 from plait.sim.jobs import Job
 from plait.sim.lora import LoraPool
@@ -51,6 +53,7 @@ def simulate(
     leaves a job waiting for ever.
     """
     check(setting)
+    setting = replace(setting, jobs=tuple(arranged(spec, scheme) for spec in setting.jobs))
     if setting.constants:
         costs_of = partial(costs_of, constants=setting.constants)
     world = World(

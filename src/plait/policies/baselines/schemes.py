@@ -93,7 +93,6 @@ SCHEMES = {
         SchemeSpec(
             name="jigsawrl",
             full="multiplexed",
-            rollout="together",
             colocation="look-ahead",
             merging=True,
         ),
