@@ -28,11 +28,10 @@ from typing import Any
 from benchmarks.figure import Measured
 from benchmarks.sim.sensitivity import COMMITTED, Models, changes
 from benchmarks.sim.told import rounded
-from plait.policies.balancing import EqualFinish
-from plait.policies.baselines import schemes as named
+from plait.policies.baselines.schemes import placement
 from plait.policies.colocation import LookAhead
 from plait.policies.merging import GainMerging
-from plait.policies.registry import make
+from plait.sim import named
 from plait.sim.outcome import JobOutcome, Outcome
 from plait.sim.schemes import Scheme, Serial, isolated
 from plait.sim.simulate import simulate
@@ -144,7 +143,7 @@ def arrangements(name: str, size: Size, models: Models = COMMITTED) -> Iterator[
     scheme, setting = scheme_of(name, models), setting_of(size, apart=name in APART)
     if name == "jigsawrl":
         for rule in ("isolated", "spread-backfill"):
-            placed = replace(scheme, placement=named.placement(rule))
+            placed = replace(scheme, placement=placement(rule))
             yield Arrangement(name=rule, setting=setting, scheme=placed)
         return
     if scheme.lora == "private":
@@ -163,26 +162,14 @@ def arrangements(name: str, size: Size, models: Models = COMMITTED) -> Iterator[
 
 
 def scheme_of(name: str, models: Models = COMMITTED) -> Scheme:
-    """One of ``plait.policies.baselines.schemes``, for the simulator."""
-    if name == "isolated":
-        return isolated()
-    spec = named.scheme(name)
-    full = "isolated" if spec.full == "sequential" else spec.full
-    looks, slowdown = spec.colocation == "look-ahead", models.slowdown
-    return Scheme(
-        name=name,
-        sharing=make(spec.policy),
-        full=full,
-        lora=spec.lora,
-        side_by_side=spec.side_by_side,
-        placement=named.placement(spec.placement),
-        dispatch=named.dispatch(spec.dispatch),
-        **({"colocation": LookAhead(slowdown=slowdown)} if looks else {}),
-        **(
-            {"merging": GainMerging(slowdown=slowdown), "balancing": EqualFinish()}
-            if spec.merging
-            else {}
-        ),
+    """As ``plait sim --policy`` takes it, believing in the models."""
+    found = named.scheme(name)
+    if found.merging is None:
+        return found
+    return replace(
+        found,
+        colocation=LookAhead(slowdown=models.slowdown),
+        merging=GainMerging(slowdown=models.slowdown),
     )
 
 
@@ -293,7 +280,7 @@ def left_out(size: Size, arrangement: str, ours_s: float) -> dict[str, float]:
             whole, colocation=Serial()
         ),
         "merging and balancing": replace(whole, merging=None, balancing=None),
-        "cyclic placement (spread)": replace(whole, placement=named.placement("spread-backfill")),
+        "cyclic placement (spread)": replace(whole, placement=placement("spread-backfill")),
     }
     return {
         what: run(replace(way, scheme=scheme)).makespan_s / ours_s

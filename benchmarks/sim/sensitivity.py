@@ -38,7 +38,7 @@ LEAST = 5e-4
 
 
 def names(*, slowdown: bool = True, lora: bool = False) -> tuple[str, ...]:
-    """Of the constants. ``slowdown``: those of the slowdown model too; ``lora``: of adapters too."""
+    """Of the constants. ``slowdown``: the slowdown model's too; ``lora``: adapters' too."""
     found = tuple(name for name in NAMES if lora or name not in LORA_ONLY)
     return found + (tuple(f"slowdown.{name}" for name in SLOWDOWNS) if slowdown else ())
 

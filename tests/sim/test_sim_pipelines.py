@@ -1,4 +1,4 @@
-"""Asynchronous pipelines: how far a run rolls out ahead, and what it does with a device that is free."""
+"""Asynchronous pipelines: how far a run rolls out ahead, and what becomes of a free device."""
 
 import pytest
 from sim_support import SimpleCosts, job, setting

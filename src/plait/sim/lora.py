@@ -47,7 +47,7 @@ class LoraPool:
         side_by_side: bool = False,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """``specs``: all LoRA jobs of this model. ``idle``: called when the last of them is over."""
+        """``specs``: all LoRA jobs of this model. ``idle``: called when the last is over."""
         self._world, self._sharing = world, sharing
         self._left, self._idle = len(specs), idle
         tp = max(spec.tensor_parallel for spec in specs)
