@@ -138,13 +138,12 @@ def best(name: str, size: Size, models: Models = COMMITTED) -> tuple[str, Outcom
 
 def arrangements(name: str, size: Size, models: Models = COMMITTED) -> Iterator[Arrangement]:
     """What a scheme is given its best of. *marlaas*: node groups of the shared base, devices of it
-    that train. *jigsawrl*: whether node groups are filled one after the other or evenly. *plait*:
-    node groups of the shared base."""
+    that train. *jigsawrl*: jobs are spread evenly over node groups; filled one after the other
+    they are done later. *plait*: node groups of the shared base."""
     scheme, setting = scheme_of(name, models), setting_of(size, apart=name in APART)
     if name == "jigsawrl":
-        for rule in ("isolated", "spread-backfill"):
-            placed = replace(scheme, placement=placement(rule))
-            yield Arrangement(name=rule, setting=setting, scheme=placed)
+        placed = replace(scheme, placement=placement("spread-backfill"))
+        yield Arrangement(name="spread", setting=setting, scheme=placed)
         return
     if scheme.lora == "private":
         yield Arrangement(name="", setting=setting, scheme=scheme)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, TAILS, Batch, Row
+from plait.sim.batch import BUCKETS, TAILS, Batch
 from plait.sim.costs.protocol import Costs
+from plait.sim.row import Row
 from plait.sim.solo import Remembered, Solo
 from plait.sim.worker import Worker
 

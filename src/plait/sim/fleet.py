@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plait.core.plan import Keep
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.heap import Heap
 from plait.sim.lengths import StepDraw
 from plait.sim.portion import Portion, ToolSlots
+from plait.sim.row import Row
 from plait.sim.spec import JobSpec
 
 

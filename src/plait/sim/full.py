@@ -14,9 +14,10 @@ from plait.sim.costs.protocol import Costs
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
+from plait.sim.operation import Operation
 from plait.sim.repeats import Repeats
 from plait.sim.slices import check_fits, hold_weights, make_engine
-from plait.sim.trainer import Operation, Trainer
+from plait.sim.trainer import Trainer
 from plait.sim.worker import Worker
 from plait.sim.world import World
 

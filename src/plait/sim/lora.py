@@ -23,9 +23,10 @@ from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.gate import Gate
 from plait.sim.jobs import BLOCK_TOKENS, Job
+from plait.sim.operation import Operation
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.spec import DeviceGroup, JobSpec
-from plait.sim.trainer import Operation, Trainer
+from plait.sim.trainer import Trainer
 from plait.sim.worker import Division, Worker
 from plait.sim.world import World
 

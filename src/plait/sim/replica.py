@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.batch import BUCKETS, Batch
 from plait.sim.costs.protocol import Costs
 from plait.sim.engine import HEADROOM_STEPS, Engine
 from plait.sim.fleet import Rollout
+from plait.sim.row import Row
 from plait.sim.worker import Fixed
 
 LEAST_LEFT = 0.05

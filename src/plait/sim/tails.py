@@ -12,10 +12,11 @@ from plait.core.ids import RunId
 from plait.core.merging import BalanceView, MergeView, Tail
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
-from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.batch import BUCKETS, Batch
 from plait.sim.engine import HEADROOM_STEPS
 from plait.sim.fleet import Rollout, merge
 from plait.sim.replica import Replica
+from plait.sim.row import Row
 from plait.sim.schemes import Scheme
 from plait.sim.tenant import Tenant
 from plait.sim.worker import SlowdownModel, Worker
