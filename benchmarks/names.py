@@ -41,6 +41,7 @@ from benchmarks.sim import (
     c5_together,
     c6_bounds,
     c7_speed,
+    replay,
 )
 
 _ALL = (
@@ -218,6 +219,13 @@ _ALL = (
         at_least=1.0,
         minutes=20,
         measure=c7_speed.measure,
+    ),
+    Figure(
+        name="C8",
+        what="recorded launches replayed: same plans, makespan within 10 % or the spread",
+        at_least=1.0,
+        minutes=20,
+        measure=replay.measure,
     ),
     Figure(
         name="D1",

@@ -73,24 +73,30 @@ class Bounds:
 def blind(setting: Setting, scheme: Scheme, models: Models = COMMITTED) -> Bounds:
     """Chain and work of the jobs as each runs alone on the devices that it may use."""
     first_s = min(spec.arrival_s for spec in setting.jobs)
-    alone_scheme = isolated() if scheme.full == "multiplexed" else scheme
     chain_s = rolled_s = updated_s = 0.0
-    slices: set[str] = set()
     trainers: set[str] = set()
     for spec in setting.jobs:
+        shared_base = spec.weights == "lora" and scheme.lora == "shared"
+        apart = scheme.full == "multiplexed" and not shared_base
+        alone = replace(spec, train_devices=_on(setting, scheme, spec)) if apart else spec
         outcome = simulate(
-            replace(setting, jobs=(spec,)), alone_scheme, models.costs_of, mode="fluid"
+            replace(setting, jobs=(alone,)),
+            isolated() if apart else scheme,
+            models.costs_of,
+            mode="fluid",
         )
         chain_s = max(chain_s, spec.arrival_s - first_s + outcome.makespan_s)
         for span in outcome.spans:
-            slices.add(span.device)
-            if span.kind.rolls_out:
-                rolled_s += span.t1 - span.t0
-            else:
+            if not span.kind.rolls_out:
                 trainers.add(span.device)
                 updated_s += span.t1 - span.t0
+            elif not shared_base or scheme.full != "multiplexed":
+                # A shared base decodes others' rows in the same time.
+                rolled_s += span.t1 - span.t0
     if scheme.full == "multiplexed":
-        work_s = _together_s(rolled_s, updated_s, models) / len(slices)
+        width = max(spec.tensor_parallel for spec in setting.jobs)
+        n_slices = sum(group.n_devices for group in setting.cluster.groups) // width
+        work_s = _together_s(rolled_s, updated_s, models) / n_slices
         return Bounds(chain_s=chain_s, work_s=work_s, resource="all")
     return Bounds(chain_s=chain_s, work_s=updated_s / len(trainers), resource="training")
 
@@ -151,7 +157,21 @@ def _place(setting: Setting, scheme: Scheme, spec: JobSpec, models: Models) -> _
 
     whole = sum(g.n_devices for g in setting.cluster.groups) // tp
     n_roll = max(1, spec.rollout_devices // tp)
-    n_train = max(1, spec.train_devices // tp)
+    n_train = max(1, _on(setting, scheme, spec) // tp)
+    if lora and scheme.side_by_side:
+        named = setting.options.get("lora_groups", {}).get(spec.model)
+        groups = [g for g in setting.cluster.groups if named is None or g.name in named]
+        n = sum(g.n_devices for g in groups) // tp
+        return _Place(
+            roll=costs(1),
+            train=costs(n),
+            n_roll=n,
+            n_train=n,
+            roll_name="all",
+            train_name="all",
+            slices={"all": float(whole)},
+            batches_with_others=True,
+        )
     if lora:
         together = scheme.sharing.topology == "collocated" or whole == 1
         roll_n, train_n = (whole, whole) if together else (whole - n_train, n_train)
@@ -189,6 +209,15 @@ def _place(setting: Setting, scheme: Scheme, spec: JobSpec, models: Models) -> _
         train_name="all",
         slices={"all": float(whole)},
     )
+
+
+def _on(setting: Setting, scheme: Scheme, spec: JobSpec) -> int:
+    """Devices that a job trains on: those of its node group where runs share all of them."""
+    if scheme.full != "multiplexed" or spec.rollout_devices:
+        return spec.train_devices
+    if spec.weights == "lora" and scheme.lora == "shared":
+        return spec.train_devices
+    return max(group.n_devices for group in setting.cluster.groups)
 
 
 def _steps(spec: JobSpec, place: _Place, models: Models, seed: int) -> Iterator[Work]:

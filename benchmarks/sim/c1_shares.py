@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.figure import Measured
-from benchmarks.sim.sensitivity import COMMITTED, Models, effects
+from benchmarks.sim.sensitivity import COMMITTED, Models, effects, names
 from benchmarks.sim.stages import STAGES, percent, seconds
 from plait.sim.costs.attained import GPU
 from plait.sim.schemes import isolated
@@ -83,7 +83,7 @@ def evaluate(grid: list[Factors], *, steps: int, sensitivity: bool = True) -> Me
     }
     if sensitivity:
         detail["mean_error_with_each_constant_30_percent_less_and_more"] = effects(
-            lambda models: mean_error(fitted, steps, models), slowdown=False
+            lambda models: mean_error(fitted, steps, models), names(slowdown=False)
         )
     return Measured(value=value, ok=True, detail=detail)
 

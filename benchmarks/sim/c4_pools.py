@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.sim.by_factor import by_factor
+from benchmarks.sim.sensitivity import Models, changes, names
 from benchmarks.sim.told import beside, device_s_per_step, tpts_s
 from plait.policies.baselines import packing
 from plait.policies.hrrn import HrrnDispatch
@@ -149,16 +149,15 @@ def data_parallel(size: str, steps: int) -> dict[str, Any]:
     }
 
 
-def sensitivity(size: str, steps: int, names: Sequence[str] | None) -> dict[str, Any]:
+def sensitivity(size: str, steps: int, constants: Sequence[str] | None) -> dict[str, Any]:
     """Of what two jobs save."""
-    return by_factor(
-        partial(_saving, size=size, steps=steps), **({} if names is None else {"names": names})
-    )
+    constants = names(slowdown=False) if constants is None else constants
+    return changes(partial(_saving, size=size, steps=steps), constants)
 
 
-def _saving(costs: CostsOf, *, size: str, steps: int) -> float:
-    alone = run(plexrl.shared_pool(size, 1, steps=steps), isolated(), costs)
-    both = run(plexrl.shared_pool(size, 2, steps=steps), shared(), costs)
+def _saving(models: Models, *, size: str, steps: int) -> float:
+    alone = run(plexrl.shared_pool(size, 1, steps=steps), isolated(), models.costs_of)
+    both = run(plexrl.shared_pool(size, 2, steps=steps), shared(), models.costs_of)
     return 1.0 - device_s_per_step(both) / device_s_per_step(alone)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.figure import Measured
-from benchmarks.sim import schemes
+from benchmarks.sim import c5_together, schemes
 from benchmarks.sim.bounds import Bounds, blind, bounds
 from benchmarks.sim.exact import MISSING, Run, Step, available, optimum_s
 from benchmarks.sim.pairs import apart
@@ -33,6 +33,8 @@ REASONS = {
     "lora": "runs that came together stay in phase and meet at the trainer, and caches are "
     "reserved for the worst case until a run has been measured",
     "shared-train": "runs meet at the pool, and their optimizers are moved",
+    "together": "the last jobs leave devices idle, as a run stays in its node group; rollouts on a "
+    "device slow each other down",
 }
 """By topology: what is left when lengths are not known ahead."""
 
@@ -57,7 +59,7 @@ def evaluate(found: list[Case], *, steps: int) -> Measured:
     """Of these cases."""
     rows: dict[str, Any] = {}
     for case in found:
-        setting = shortened(case.setting, steps)
+        setting = case.setting if case.topology == "together" else shortened(case.setting, steps)
         try:
             outcome = simulate(setting, case.scheme, COMMITTED.costs_of, mode="fluid", spans=False)
         except ConfigError as error:
@@ -111,7 +113,7 @@ def longest_wait(outcome: Outcome) -> str:
 
 
 def cases() -> Iterator[Case]:
-    """Settings of C1 to C4; those of C5 are made of the same jobs."""
+    """Settings of C1 to C5; C5's with half of its jobs, a third as long."""
     for name, setting in jigsawrl.table_1().items():
         yield _case("C1", name, setting, isolated(), "isolated")
     figures: Mapping[str, Mapping[str, Setting]] = {
@@ -134,6 +136,10 @@ def cases() -> Iterator[Case]:
         for k in (2, 3, 4):
             setting = plexrl.shared_pool(size, k)
             yield _case("C4", f"{size} k={k}", setting, schemes.plexrl(), "shared-train")
+
+    size = c5_together.Size(n=6, alone_s=100.0)
+    for way in c5_together.arrangements(c5_together.OURS, size):
+        yield _case("C5", way.name, way.setting, way.scheme, "together")
 
 
 def small_instances(steps: int) -> dict[str, Any]:

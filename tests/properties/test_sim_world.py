@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_support import SimpleCosts, job, setting
 
@@ -24,6 +24,18 @@ from plait.sim.spec import Lengths, Tool
 EPS = 1e-6
 MODES = ("exact", "fluid")
 DEVICES = 4
+FEW, MANY = 3, 20
+"""Examples: before each commit, and among the slow tests."""
+
+
+def few_and_many(check, names=None):
+    """Tests of ``check``: one of few examples and a slow one of many."""
+    found = []
+    for n in (FEW, MANY):
+        test = settings(max_examples=n)(given(data=st.data())(check))
+        found.append(pytest.mark.parametrize("name", names)(test) if names else test)
+    few, many = found
+    return few, pytest.mark.slow(many)
 
 
 class Pairs:
@@ -52,6 +64,7 @@ SCHEMES = {
     "plait": schemes.lora(),
     "collocated": schemes.lora(topology="collocated"),
     "multi-lora-sync": schemes.lora("multi-lora-sync"),
+    "side-by-side": replace(schemes.lora(), side_by_side=True),
     "sequential": schemes.lora("sequential"),
     "no-admission": schemes.lora("no-admission"),
     "isolated": full("isolated"),
@@ -132,7 +145,7 @@ def any_workload(name):
     return workloads("lora" if name in LORA else "full")
 
 
-LORA = ("plait", "collocated", "multi-lora-sync", "sequential", "no-admission")
+LORA = ("plait", "collocated", "side-by-side", "multi-lora-sync", "sequential", "no-admission")
 
 
 def drawn(spec, seed=0):
@@ -146,9 +159,7 @@ def lag(spec):
 COSTS = SimpleCosts(sync=0.01, move=0.01, train_bytes=300_000_000)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@given(data=st.data())
-def test_every_job_is_done_and_nothing_is_exceeded(name, data):
+def every_job_is_done_and_nothing_is_exceeded(name, data):
     """Memory is asserted by the workers themselves."""
     case = data.draw(any_workload(name))
     mode = data.draw(st.sampled_from(MODES))
@@ -165,6 +176,12 @@ def test_every_job_is_done_and_nothing_is_exceeded(name, data):
         by_device[span.device].append(span)
     for spans in by_device.values():
         shares_add_up(spans)
+
+
+(
+    test_every_job_is_done_and_nothing_is_exceeded,
+    test_every_job_is_done_and_nothing_is_exceeded_slow,
+) = few_and_many(every_job_is_done_and_nothing_is_exceeded, SCHEMES)
 
 
 def shares_add_up(spans):
@@ -186,9 +203,7 @@ def shares_add_up(spans):
             here.remove(span)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@given(data=st.data())
-def test_the_same_inputs_give_the_same_outcome(name, data):
+def the_same_inputs_give_the_same_outcome(name, data):
     case = data.draw(any_workload(name))
     mode = data.draw(st.sampled_from(MODES))
     traces = [], []
@@ -198,9 +213,12 @@ def test_the_same_inputs_give_the_same_outcome(name, data):
     assert traces[0] == traces[1]
 
 
-@pytest.mark.parametrize("name", [n for n in SCHEMES if n != "pairs"])
-@given(data=st.data())
-def test_one_job_alone_is_as_long_in_fluid_mode(name, data):
+test_the_same_inputs_give_the_same_outcome, test_the_same_inputs_give_the_same_outcome_slow = (
+    few_and_many(the_same_inputs_give_the_same_outcome, SCHEMES)
+)
+
+
+def one_job_alone_is_as_long_in_fluid_mode(name, data):
     """Within 5 % of exact. Several jobs may be served in another order for a trifle's sake, so
     they are not compared one by one."""
     case = data.draw(any_workload(name))
@@ -212,9 +230,12 @@ def test_one_job_alone_is_as_long_in_fluid_mode(name, data):
     assert fluid.makespan_s == pytest.approx(exact.makespan_s, rel=0.05, abs=slack)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@given(data=st.data())
-def test_lost_slices_and_cancelled_jobs_leave_the_others_whole(name, data):
+test_one_job_alone_is_as_long_in_fluid_mode, test_one_job_alone_is_as_long_in_fluid_mode_slow = (
+    few_and_many(one_job_alone_is_as_long_in_fluid_mode, [n for n in SCHEMES if n != "pairs"])
+)
+
+
+def lost_slices_and_cancelled_jobs_leave_the_others_whole(name, data):
     case = data.draw(any_workload(name))
     plain = simulate(case, SCHEMES[name], COSTS, mode="fluid")
     devices = sorted({span.device for span in plain.spans})
@@ -233,8 +254,18 @@ def test_lost_slices_and_cancelled_jobs_leave_the_others_whole(name, data):
         assert done.max_lag <= lag(spec)
 
 
-@given(data=st.data())
-def test_every_scheme_sees_the_same_work(data):
+(
+    test_lost_slices_and_cancelled_jobs_leave_the_others_whole,
+    test_lost_slices_and_cancelled_jobs_leave_the_others_whole_slow,
+) = few_and_many(lost_slices_and_cancelled_jobs_leave_the_others_whole, SCHEMES)
+
+
+def every_scheme_sees_the_same_work(data):
     case = data.draw(workloads("lora"))
     outcomes = [simulate(case, SCHEMES[n], COSTS, mode="fluid") for n in ("plait", "sequential")]
     assert [j.tokens for j in outcomes[0].jobs] == [j.tokens for j in outcomes[1].jobs]
+
+
+test_every_scheme_sees_the_same_work, test_every_scheme_sees_the_same_work_slow = few_and_many(
+    every_scheme_sees_the_same_work
+)

@@ -5,7 +5,8 @@ from math import isfinite
 
 import pytest
 
-from benchmarks.sim import c3_marlaas, c4_plexrl, c5_together, c7_speed
+from benchmarks.names import FIGURES
+from benchmarks.sim import c3_marlaas, c4_plexrl, c5_together, c7_speed, replay
 
 
 def _numbers(detail):
@@ -65,3 +66,8 @@ def test_speeds_are_told_with_their_margins():
 def test_details_are_finite_and_fit_a_line_of_json(marlaas):
     assert all(map(isfinite, _numbers(marlaas.detail)))
     assert len(json.dumps(marlaas.detail)) < 40_000
+
+
+def test_all_eight_figures_have_names():
+    assert {f"C{i}" for i in range(1, 9)} <= set(FIGURES)
+    assert FIGURES["C8"].measure is replay.measure

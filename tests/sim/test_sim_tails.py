@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from sim_support import SimpleCosts, job, setting
+from sim_support import SimpleCosts, fixed, job, setting
 
 from plait.core.merging import MergePlan
 from plait.core.substages import Kind
@@ -147,3 +147,12 @@ def test_together_binds_all_that_fit_one_group():
     jobs = [replace(full(name), steps=1) for name in "abc"]
     outcome = simulate(setting(*jobs), shared(colocation=Serial()), SimpleCosts())
     assert all(j.began_s == 0.0 for j in outcome.jobs)
+
+
+def test_an_optimizer_stays_only_where_everybody_keeps_what_it_needs_at_least():
+    """800 MB beside the weights: a cache for the longest sample, or the optimizer and less."""
+    costs = SimpleCosts(kv_bytes_per_token=1_000_000, train_bytes=100_000_000, move=0.1)
+    spec = full(response=fixed(700), steps=2)
+    outcome = simulate(setting(spec), shared(), costs, mode="fluid")
+    assert outcome.jobs[0].ended == "done"
+    assert outcome.switch_s > 0.0

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from plait.sim.costs.protocol import Costs
+from plait.sim.row import Row
 
 COARSE = 0.125
 """Part of its rows that a batch may lose within one stretch of the fluid mode: the error of a
@@ -30,42 +31,6 @@ BUCKETS = (128, 1024)
 TAILS = (32, 16, 8, 4)
 """Rows below which a batch becomes more of a tail: where merging is asked about. A decode step of
 32 rows takes little longer than one of a single row, so no sooner; then at each halving."""
-
-
-class Row:
-    """One sample's turn in a batch."""
-
-    __slots__ = (
-        "base", "compute", "context", "end", "held_0", "keep", "left", "more", "order",
-        "portion", "sample", "shared", "since_s", "spent_0", "turn",
-    )  # fmt: skip
-
-    def __init__(self, portion: Any, sample: int, context: int, shared: int, left: int) -> None:
-        self.portion, self.sample, self.turn = portion, sample, 0
-        self.context = context
-        """Tokens so far, prompt included."""
-        self.shared = shared
-        """Of these, what is counted with other rows (a group's prompt)."""
-        self.compute = 0
-        """Tokens whose keys and values must be computed before it goes on."""
-        self.left = left
-        """Tokens that it has yet to draw in this turn."""
-        self.more = False
-        """Another turn follows, so its end is waited for."""
-        self.keep = 1
-        """How soon its cache is given up while it waits for a tool, 0 first."""
-        self.order = 0
-        """Of joining."""
-        self.end = 0.0
-        self.base = 0.0
-        self.since_s = 0.0
-        self.held_0 = 0
-        self.spent_0 = 0.0
-
-    @property
-    def held(self) -> int:
-        """Tokens of cache that are its own."""
-        return self.context - self.shared
 
 
 _END = attrgetter("end", "order")

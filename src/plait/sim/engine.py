@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, TAILS, Batch, Row
+from plait.sim.batch import BUCKETS, TAILS, Batch
 from plait.sim.costs.protocol import Costs
+from plait.sim.row import Row
 from plait.sim.solo import Remembered, Solo
 from plait.sim.worker import Worker
 
@@ -128,7 +129,9 @@ class Engine:
     @property
     def load(self) -> int:
         """Samples that are here or are to come back."""
-        return len(self.batch.rows) + len(self.queue) + len(self.idle) + len(self._arrivals)
+        solo = 0 if self._solo is None else len(self._solo.rows)
+        n_rows = len(self.batch.rows) + solo
+        return n_rows + len(self.queue) + len(self.idle) + len(self._arrivals)
 
     def submit(self, rows: list[Row]) -> None:
         """Samples that want to decode here."""

@@ -7,9 +7,10 @@ added. Real steps differ as lengths do. Left to others: who is misled by it.
 from dataclasses import dataclass
 
 from plait.core.placement import Demand
-from plait.sim.batch import Batch, Row
+from plait.sim.batch import Batch
 from plait.sim.costs.protocol import Costs
 from plait.sim.lengths import StepDraw, draw_step
+from plait.sim.row import Row
 from plait.sim.spec import JobSpec
 
 N_BINS = 32

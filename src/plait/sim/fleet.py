@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plait.core.plan import Keep
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.heap import Heap
 from plait.sim.lengths import StepDraw
 from plait.sim.portion import Portion, ToolSlots
+from plait.sim.row import Row
 from plait.sim.spec import JobSpec
 
 
@@ -20,8 +20,16 @@ class Rollout:
     """One step's samples, wherever they are."""
 
     def __init__(
-        self, *, step: int, version: int, draw: StepDraw, now: float, done: "Done"
+        self,
+        *,
+        step: int,
+        version: int,
+        draw: StepDraw,
+        now: float,
+        done: "Done",
+        drained: Callable[[], None] = lambda: None,
     ) -> None:
+        """``drained``: called when one engine has no more of it and others have."""
         self.step, self.version, self.draw = step, version, draw
         self.began_s = now
         self.ended_s = 0.0
@@ -30,7 +38,7 @@ class Rollout:
         self.n_tokens = 0
         """Prompts, responses and what tools returned, once it has ended."""
         self._left = 0
-        self._done = done
+        self._done, self._drained = done, drained
 
     @property
     def trains(self) -> bool:
@@ -43,6 +51,8 @@ class Rollout:
         self._left -= 1
         if self._left == 0:
             self._done(self)
+        else:
+            self._drained()
 
     def expect(self, n_portions: int) -> None:
         self._left = n_portions
@@ -56,6 +66,11 @@ class Fleet:
 
     def __init__(self, engines: Sequence[Engine], heap: Heap) -> None:
         self.engines, self._heap = list(engines), heap
+
+    @property
+    def idle(self) -> bool:
+        """An engine has no samples."""
+        return any(engine.load == 0 for engine in self.engines)
 
     def start(
         self,

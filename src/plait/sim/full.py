@@ -14,9 +14,10 @@ from plait.sim.costs.protocol import Costs
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
+from plait.sim.operation import Operation
 from plait.sim.repeats import Repeats
 from plait.sim.slices import check_fits, hold_weights, make_engine
-from plait.sim.trainer import Operation, Trainer
+from plait.sim.trainer import Trainer
 from plait.sim.worker import Worker
 from plait.sim.world import World
 
@@ -87,8 +88,9 @@ class Plot:
         ]
         check_fits(spec, self._engines[0])
         self._fleet = Fleet(self._engines, world.heap)
-        # Where an update may interrupt a rollout it does not go as it went before.
+        # Where an update or another rollout may interrupt it, it does not go as it went before.
         draws = world.draws if not both or spec.pipeline == "sync" else 0
+        draws = 0 if spec.pipeline == "async" else draws
         self._repeats = Repeats(
             job.run_id,
             self._engines,
@@ -106,6 +108,10 @@ class Plot:
             self._world.heap.at(self._begin_s, lambda _: self._job.advance())
         else:
             self._job.advance()
+
+    @property
+    def idle(self) -> bool:
+        return self._fleet.idle
 
     def want_rollout(self, job: Job) -> None:
         job.begin_rollout()

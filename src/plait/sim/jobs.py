@@ -3,14 +3,17 @@
     rollout → reward → (reference) → training → weight sync → the next
 
 *sync* rolls out step i only from version i; *one-step* and *async(k)* from version i - 1 or i - k
-on, so the two sides overlap. Updates are done in the order of the steps.
+on, so the two sides overlap. *async* also begins a rollout as soon as a device of its own has
+nothing left of those before, without waiting for the longest sample elsewhere (AReaL). Updates are
+done in the order of the steps.
 
-Invariants: one rollout and one update at a time; a batch's version is at most k behind the one that
-it updates; every step is done once. Left to others: when the run may roll out (``gate``), when its
-updates run (``trainer``), where (``place``).
+Invariants: one update at a time, and one rollout unless it is *async*; a batch's version is at most
+k behind the one that it updates; every step is done once. Left to others: when the run may
+roll out (``gate``), when its updates run (``trainer``), where (``place``).
 """
 
-from collections import deque
+from bisect import insort
+from operator import attrgetter
 from typing import Protocol
 
 from plait.core.ids import RunId, TenantId
@@ -31,6 +34,12 @@ BLOCK_TOKENS = 16
 
 class Place(Protocol):
     """Where a job runs."""
+
+    @property
+    def idle(self) -> bool:
+        """An engine that rolls out for the job alone has nothing to do. Never where runs share
+        engines: others' rows are there instead."""
+        ...
 
     def want_rollout(self, job: "Job") -> None:
         """The job is ready for its next rollout: call ``begin_rollout`` when it may."""
@@ -78,9 +87,11 @@ class Job:
         """Of a step; 0 where it is not known."""
         self.tools = ToolSlots(spec.tool.slots if spec.tool is not None else 0, heap)
         self.worst_blocks = _worst_blocks(spec)
-        self.under_way: Rollout | None = None
+        self.under_way: list[Rollout] = []
         self.updating: Rollout | None = None
-        self._ready: deque[Rollout] = deque()
+        self._ready: list[Rollout] = []
+        """By step."""
+        self._in_reward = 0
         self._next_step = 0
         self._wait_reason = ""
         self._wait_since_s = 0.0
@@ -121,13 +132,11 @@ class Job:
         """Ask for what comes next, on either side."""
         if self.end is not None or self.place is None:
             return
-        ahead = self._next_step - self.version
-        more = self._next_step < self.spec.steps and ahead <= self._staleness
-        if self.rollout is None and more:
+        while self._may_roll_out():
             self.set_stage(rollout=Stage.WAIT_ROLLOUT)
             self.place.want_rollout(self)
-        if self.updating is None and self._ready:
-            self.updating = rollout = self._ready.popleft()
+        if self.updating is None and self._ready and self._ready[0].step == self.version:
+            self.updating = rollout = self._ready.pop(0)
             if not rollout.trains:
                 self.committed()
                 return
@@ -135,6 +144,22 @@ class Job:
             assert self.version - rollout.version <= self._staleness, self.run_id
             self.set_stage(train=Stage.WAIT_TRAIN)
             self.place.want_update(self, rollout)
+
+    def _may_roll_out(self) -> bool:
+        """Ask for the next rollout: there is one, it is not too far ahead, and nothing of the run
+        is being rolled out, or there is an engine for more."""
+        ahead = self._next_step - self.version
+        if self._next_step == self.spec.steps or ahead > self._staleness or self.place is None:
+            return False
+        if self.rollout is None:
+            return True
+        waits = self.rollout is Stage.WAIT_ROLLOUT
+        return self.spec.pipeline == "async" and not waits and self.place.idle
+
+    def _drained(self) -> None:
+        """An engine has no more of a rollout."""
+        if self.spec.pipeline == "async":
+            self.advance()
 
     def begin_rollout(self) -> None:
         """The next rollout may start."""
@@ -144,10 +169,15 @@ class Job:
             self.began_s = now
         draw = self._draw(self._next_step)
         rollout = Rollout(
-            step=self._next_step, version=self.version, draw=draw, now=now, done=self._rolled
+            step=self._next_step,
+            version=self.version,
+            draw=draw,
+            now=now,
+            done=self._rolled,
+            drained=self._drained,
         )
         self._next_step += 1
-        self.under_way = rollout
+        self.under_way.append(rollout)
         self.served(0.0)
         self.set_stage(rollout=Stage.ROLLOUT)
         self.place.roll(self, rollout)
@@ -171,11 +201,11 @@ class Job:
         self.served(0.0)
         self.end = stage
         self._drawn.clear()
-        if self.under_way is not None:
-            for portion in self.under_way.portions:
+        for rollout in self.under_way:
+            for portion in rollout.portions:
                 portion.dropped = True
                 portion.engine.take(portion)
-        self.under_way = self.updating = None
+        self.under_way, self.updating = [], None
         self.rollout = self.train = None
         if self.place is not None:
             self.place.ended(self)
@@ -245,18 +275,23 @@ class Job:
             ),
         )
         self.served_s += sum(portion.device_s for portion in rollout.portions)
-        self.under_way = None
-        self.set_stage(rollout=Stage.REWARD)
+        self.under_way.remove(rollout)
+        self._in_reward += 1
+        if not self.under_way:
+            self.set_stage(rollout=Stage.REWARD)
         assert self.place is not None
         self.place.left_rollout(self, rollout)
+        self._drained()
         reward_s = self.spec.reward_s if recorded is None else recorded.reward_s
         self._heap.after(reward_s, self._rewarded, rollout)
 
     def _rewarded(self, rollout: Rollout) -> None:
         if self.end is not None:
             return
-        self.set_stage(rollout=None)
-        self._ready.append(rollout)
+        self._in_reward -= 1
+        if not self.under_way and self.rollout is not Stage.WAIT_ROLLOUT:
+            self.set_stage(rollout=Stage.REWARD if self._in_reward else None)
+        insort(self._ready, rollout, key=attrgetter("step"))
         self.advance()
 
 

@@ -4,11 +4,12 @@ All rollouts that the gate has admitted decode in one batch, each row with its r
 updates are done one run at a time as the dispatch policy says. The policies are those of the live
 runtime, with the same views.
 
-*disaggregated*: some devices roll out, the others train; on a single device both do, side by side.
-*collocated*: all devices do both, and rollout waits while they train.
+*disaggregated*: some devices roll out, the others train; on a single device, or where it is asked
+for (``side_by_side``), all do both at once, each with weights of its own there. *collocated*: all
+devices do both, and rollout waits while they train.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from plait.core.errors import ConfigError
 from plait.core.plan import Keep
@@ -22,9 +23,10 @@ from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.gate import Gate
 from plait.sim.jobs import BLOCK_TOKENS, Job
+from plait.sim.operation import Operation
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.spec import DeviceGroup, JobSpec
-from plait.sim.trainer import Operation, Trainer
+from plait.sim.trainer import Trainer
 from plait.sim.worker import Division, Worker
 from plait.sim.world import World
 
@@ -43,15 +45,18 @@ class LoraPool:
         model: str,
         groups: Sequence[DeviceGroup],
         specs: Sequence[JobSpec],
+        side_by_side: bool = False,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """``specs``: all LoRA jobs of this model."""
+        """``specs``: all LoRA jobs of this model. ``idle``: called when the last is over."""
         self._world, self._sharing = world, sharing
+        self._left, self._idle = len(specs), idle
         tp = max(spec.tensor_parallel for spec in specs)
         device, n = groups[0].device, sum(group.n_devices for group in groups)
         if any(group.device != device for group in groups):
             raise ConfigError(f"the LoRA pool of {model} needs groups of one kind of device")
         self.n_devices = n
-        both = sharing.topology == "collocated" or n == 1
+        both = sharing.topology == "collocated" or side_by_side or n == 1
         n_train = n if both else max(tp, max(spec.train_devices for spec in specs))
         n_roll = n if both else n - n_train
         if n_roll < tp or n_train % tp or n_roll % tp:
@@ -111,6 +116,10 @@ class LoraPool:
         self.trainer.enter(job)
         job.advance()
 
+    @property
+    def idle(self) -> bool:
+        return False
+
     def want_rollout(self, job: Job) -> None:
         self.gate.wait(job)
 
@@ -143,6 +152,13 @@ class LoraPool:
     def ended(self, job: Job) -> None:
         self.gate.leave(job)
         self.trainer.leave(job)
+        self.over()
+
+    def over(self) -> None:
+        """One job fewer is to come."""
+        self._left -= 1
+        if self._left == 0:
+            self._idle()
 
     def _operation(self, job: Job, rollout: Rollout, kind: str, done) -> Operation:  # type: ignore[no-untyped-def]
         return Operation(

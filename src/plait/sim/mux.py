@@ -89,18 +89,23 @@ class MuxGroup:
             )
         return fits
 
-    def _least_bytes(self, job: Job, i: int) -> int:
+    def _least_bytes(self, job: Job, i: int, *, as_now: bool = False) -> int:
         """That must be left on slice ``i`` for whoever needs most, with ``job`` here: a cache where
-        it rolls out, an optimizer where it trains."""
+        it rolls out, an optimizer where it trains. ``as_now``: optimizers that stay need no more
+        than they have."""
         least = 0
         for other in (job, *self._entering, *(t.job for t in self._tenants.values())):
             costs = self.costs(other.spec)
             rolling, training = self.places(other.spec, other.order)
             if i in rolling:
                 least = max(least, (longest_sample(other.spec) + 1) * costs.kv_bytes_per_token)
-            if i in training:
+            if i in training and (not as_now or self._offloads(other)):
                 least = max(least, costs.train_bytes)
         return least
+
+    def _offloads(self, job: Job) -> bool:
+        tenant = self._tenants.get(job.run_id)
+        return tenant is not None and tenant.offloads
 
     def costs(self, spec: JobSpec) -> Costs:
         """Of a run here, whose optimizer is divided over the slices that it trains on."""
@@ -123,14 +128,16 @@ class MuxGroup:
             return range(n - n_roll, n), range(n - n_roll)
         return range(n_roll), range(n_roll, n)
 
-    def has_room_for_state(self, n_bytes: int, places: range) -> bool:
-        """An optimizer may stay on these slices, and caches keep their part of the memory."""
-        workers = [self.workers[i] for i in places]
-        return all(
-            w.free_bytes >= n_bytes
-            and self._room(w) - n_bytes >= CACHE_SHARE * (self._room(w) + self._states(w))
-            for w in workers
-        )
+    def keeps_state(self, job: Job, n_bytes: int, places: range) -> bool:
+        """The optimizer of a newcomer, whose weights are here, may stay on these slices: caches
+        keep their part of the memory, and everybody what it needs at least."""
+        for i in places:
+            worker, left = self.workers[i], self._room(self.workers[i]) - n_bytes
+            share = CACHE_SHARE * (self._room(worker) + self._states(worker))
+            least = self._least_bytes(job, i, as_now=True)
+            if worker.free_bytes < n_bytes or left < max(share, least):
+                return False
+        return True
 
     def enter(self, job: Job) -> None:
         """A run has been bound here."""
@@ -252,9 +259,9 @@ class MuxGroup:
         }
         for move in plan.merges:
             tenant = self._tenants[move.run_id]
-            if tenant.rollout is not None:
-                sources = [engines[move.run_id, worker] for worker in move.sources]
-                merge(tenant.rollout, sources, engines[move.run_id, move.target])
+            sources = [engines[move.run_id, worker] for worker in move.sources]
+            for rollout in tenant.rollouts:
+                merge(rollout, sources, engines[move.run_id, move.target])
         shares = [(replicas[s.key], s) for s in plan.shares if s.key in replicas]
         self._make_room(shares)
         for replica, share in shares:

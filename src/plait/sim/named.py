@@ -2,8 +2,8 @@
 
 A live policy's name (``plait run --policy``) shares one engine and one trainer between LoRA jobs
 and gives full-weight jobs devices of their own. The papers' ways and ours for full-weight jobs
-are those of ``policies.baselines.schemes``; jobs keep the pipeline and the devices that their
-workload gives them, so published systems that differ in that alone are not listed.
+are those of ``policies.baselines.schemes``. Some of these fix the pipeline of every job, or whether
+rollout has devices of its own (``arranged``); with others jobs keep what their workload gives them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,9 @@ from functools import partial
 from plait.policies import registry
 from plait.policies.balancing import EqualFinish
 from plait.policies.baselines import schemes
+from plait.policies.baselines.rollout_multiplexing import RolloutMultiplexing
 from plait.policies.colocation import Greedy, LookAhead
+from plait.policies.merging import GainMerging
 from plait.sim.costs.names import pick
 from plait.sim.schemes import Colocation, Scheme, Serial, isolated, lora
 
@@ -22,11 +24,16 @@ COLOCATION: Mapping[str, Colocation] = {
     "serial": Serial(),
     "greedy": Greedy(),
     "look-ahead": LookAhead(),
+    "rollouts": RolloutMultiplexing(),
 }
 _LISTED = {
     "marlaas": "LoRA jobs share one base; full-weight jobs get devices of their own (MARLaaS)",
-    "verl-like": "full-weight jobs share a node group's devices, one stage at a time",
-    "rollmux-like": "full-weight jobs take fixed turns on one training pool",
+    "verl-like": "full-weight jobs share a node group's devices, one stage at a time, synchronous",
+    "rollmux-like": "full-weight jobs roll out on half, take fixed turns on one training pool",
+    "muxserve-like": "full-weight jobs share devices, rollouts side by side, training alone",
+    "split-async": "full-weight jobs roll out on half of their own devices, one step ahead",
+    "streamrl-like": "the same: StreamRL's pipeline, each job by itself",
+    "areal-like": "the same, up to four steps ahead, no device waiting for the longest sample",
     "plexrl": "full-weight jobs share a training pool, interleaved on a cycle (PlexRL)",
     "jigsawrl": "full-weight jobs share devices, two stages side by side (JigsawRL)",
     "plait": "LoRA jobs share one base, full-weight jobs devices, placed on a cycle: all of ours",
@@ -68,9 +75,13 @@ def _published(name: str) -> Scheme:
         sharing=registry.make(spec.policy),
         full=full,
         lora=spec.lora,
+        pipeline=spec.pipeline,
+        rollout=spec.rollout,
+        side_by_side=spec.side_by_side,
         placement=schemes.placement(spec.placement),
         dispatch=schemes.dispatch(spec.dispatch),
         colocation=COLOCATION[spec.colocation],
+        merging=GainMerging() if spec.merging else None,
         balancing=EqualFinish() if spec.merging else None,
     )
 

@@ -75,18 +75,23 @@ class Placer:
     """Placement, applied."""
 
     def __init__(
-        self, world: World, scheme: Scheme, groups: Sequence[DeviceGroup], specs: Sequence[JobSpec]
+        self,
+        world: World,
+        scheme: Scheme,
+        groups: Sequence[DeviceGroup],
+        specs: Sequence[JobSpec],
+        later: Sequence[DeviceGroup] = (),
     ) -> None:
-        """``specs``: all jobs that are to be placed here."""
+        """``specs``: all jobs that are to be placed here. ``later``: groups that are to be
+        opened."""
         self._world, self._scheme = world, scheme
         self._tensor_parallel = max(spec.tensor_parallel for spec in specs)
         self._device_bytes = {
             group.device: world.costs(specs[0].model, group.device, 1).memory_bytes
-            for group in groups
+            for group in (*groups, *later)
         }
-        states = [
-            NodeGroup(spec=spec, free=list(range(spec.n_devices - 1, -1, -1))) for spec in groups
-        ]
+        self._kinds = [*groups, *later]
+        states = [_empty(spec) for spec in groups]
         apart = [g for g in states if g.spec.name.startswith(ROLLOUT)]
         self._origin = str(world.options.get("rollout_from", "groups" if apart else "group"))
         self._rollout_groups = apart if self._origin == "groups" else []
@@ -103,6 +108,11 @@ class Placer:
         self._known: dict[JobSpec, Demand] = {}
         self._times: dict[RunId, StepTimes] = {}
         self._state: State = {}
+
+    def open(self, group: DeviceGroup) -> None:
+        """One more node group to place jobs on."""
+        self._groups[GroupId(group.name)] = _empty(group)
+        self._world.ask(self.decide)
 
     def enter(self, job: Job) -> None:
         """A job has arrived."""
@@ -148,9 +158,15 @@ class Placer:
 
     def _check(self, specs: Sequence[JobSpec]) -> None:
         """ConfigError for a job that no node group could hold even if it were empty."""
-        largest = max((g.spec.n_devices for g in self._groups.values()), default=0)
+        kinds = [g for g in self._kinds if not self._is_apart(g)]
+        largest = max((group.n_devices for group in kinds), default=0)
         rollout = sum(g.spec.n_devices for g in self._rollout_groups)
         for spec in specs:
+            if self._shared and not spec.rollout_devices:
+                raise ConfigError(
+                    f"job {spec.name}: under {self._scheme.name} jobs share the devices that they "
+                    "train on, and roll out on others: give it rollout_devices"
+                )
             if self._needed(spec) > largest and not self._mux:
                 raise ConfigError(
                     f"job {spec.name} needs {self._needed(spec)} devices of one node group, the "
@@ -161,6 +177,10 @@ class Placer:
                     f"job {spec.name} needs {spec.rollout_devices} rollout devices, the rollout "
                     f"groups have {rollout}: lower rollout_devices"
                 )
+
+    def _is_apart(self, group: DeviceGroup) -> bool:
+        """It holds private rollout devices, and nothing is placed there."""
+        return any(group is apart.spec for apart in self._rollout_groups)
 
     def _fits(self, job: Job, group: NodeGroup) -> bool:
         spec = job.spec
@@ -195,7 +215,7 @@ class Placer:
 
     def _waiting_run(self, job: Job) -> WaitingRun:
         spec = job.spec
-        group = next(iter(self._groups.values()))
+        group = next(kind for kind in self._kinds if not self._is_apart(kind))
         n_train = n_slices(spec)
         train = self._costs(spec, group, n_train)
         n_roll = (spec.rollout_devices or spec.train_devices) // spec.tensor_parallel
@@ -261,8 +281,8 @@ class Placer:
             trainer=trainer,
             train=train,
             private=not self._shared,
-            roll_costs=self._costs(spec, group, 1),
-            train_costs=self._costs(spec, group, n_slices(spec)),
+            roll_costs=self._costs(spec, group.spec, 1),
+            train_costs=self._costs(spec, group.spec, n_slices(spec)),
             begin_s=self._world.now() + self._phase_wait_s(view),
             committed=self._committed,
             ended=self._ended,
@@ -352,7 +372,7 @@ class Placer:
         if rollout is not None:
             # Its own rollout devices: as it was alone.
             times = replace(times, rollout_s=rollout.ended_s - rollout.began_s)
-        fitted = self._demand(job, times, group)
+        fitted = self._demand(job, times, group.spec)
         known = group.bound[job.run_id].demand
         self._known[_kind(job.spec)] = fitted
         if known is None or abs(known.period_s - fitted.period_s) > REFIT * known.period_s:
@@ -378,10 +398,10 @@ class Placer:
             return 0.0
         return (placed.phase_s - self._world.now()) % placed.demand.period_s
 
-    def _demand(self, job: Job, times: StepTimes, group: NodeGroup) -> Demand:
-        n = group.spec.n_devices
-        if self._shared and group.pool:
-            n = len(group.pool)
+    def _demand(self, job: Job, times: StepTimes, group: DeviceGroup) -> Demand:
+        state, n = self._groups.get(GroupId(group.name)), group.n_devices
+        if self._shared and state is not None and state.pool:
+            n = len(state.pool)
         part = job.spec.train_devices / n
         return demand(times, part=min(1.0, part), on_rollout=part if self._mux else 0.0)
 
@@ -408,14 +428,18 @@ class Placer:
             for i in range(0, len(devices), tp)
         ]
 
-    def _costs(self, spec: JobSpec, group: NodeGroup, replicas: int) -> Costs:
+    def _costs(self, spec: JobSpec, group: DeviceGroup, replicas: int) -> Costs:
         return self._world.costs(
             spec.model,
-            group.spec.device,
+            group.device,
             spec.tensor_parallel,
             weights=spec.weights,
             replicas=replicas,
         )
+
+
+def _empty(group: DeviceGroup) -> NodeGroup:
+    return NodeGroup(spec=group, free=list(range(group.n_devices - 1, -1, -1)))
 
 
 def _scaled(times: StepTimes, factor: float) -> StepTimes:

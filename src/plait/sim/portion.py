@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from plait.core.plan import Keep
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.heap import Heap
 from plait.sim.lengths import StepDraw
+from plait.sim.row import Row
 from plait.sim.spec import JobSpec
 
 RANK = {Keep.DROP: 0, Keep.LEAVE: 1, Keep.KEEP: 2}

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.fleet import Rollout
 from plait.sim.heap import Heap
 from plait.sim.portion import Portion
 from plait.sim.record import Record
+from plait.sim.row import Row
 
 Known = dict[Any, "Repeat"]
 """By run, its engines and the draw."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.batch import BUCKETS, Batch
 from plait.sim.costs.protocol import Costs
 from plait.sim.engine import HEADROOM_STEPS, Engine
 from plait.sim.fleet import Rollout
+from plait.sim.row import Row
 from plait.sim.worker import Fixed
 
 LEAST_LEFT = 0.05
@@ -66,7 +67,7 @@ class Replica:
         self.run_id, self.engine, self.worker = run_id, engine, engine.worker
         self._place, self._costs, self._now = place, costs, now
         self._least_tokens, self._misjudged = least_tokens, misjudged
-        self.rollout: Rollout | None = None
+        self.rollouts: list[Rollout] = []
         self.phases: list[Phase] = []
         self.fixed: Fixed | None = None
         self.kind: Kind | None = None
@@ -88,14 +89,23 @@ class Replica:
     @property
     def rolls_here(self) -> bool:
         """Some of its samples have not ended."""
-        if self.rollout is None:
-            return False
-        return any(p.engine is self.engine and p.left > 0 for p in self.rollout.portions)
+        return self._samples() > 0
 
     def begin(self, rollout: Rollout) -> None:
         """A new step: the last one is what is expected of it."""
-        self.rollout, self.step, self._at = rollout, rollout.step, 0
+        self._close()
+        self.rollouts.append(rollout)
+        self.step, self._at = rollout.step, 0
         self._expected, self._went = self._went or self._foreseen(), []
+        self._count()
+
+    def left(self, rollout: Rollout) -> None:
+        """A rollout has ended. The next may begin at this very moment, and is another sub-stage."""
+        if rollout in self.rollouts:
+            self.rollouts.remove(rollout)
+        if not self.rollouts:
+            self.engine.held_back = True
+            self.refresh()
 
     def refresh(self) -> None:
         """Notice which sub-stage it is in now."""
@@ -110,8 +120,8 @@ class Replica:
             self.engine.held_back = True
         self.kind = kind
         if kind is not None:
-            self._since_s, self._work_0 = self._now(), self._worked()
-            self._samples_0, self._context_0 = self._samples(), self._context()
+            self._since_s = self._now()
+            self._count()
 
     @property
     def since_s(self) -> float:
@@ -258,14 +268,18 @@ class Replica:
         )
         self._at += 1
 
+    def _count(self) -> None:
+        """From now on."""
+        self._work_0 = self._worked()
+        self._samples_0, self._context_0 = self._samples(), self._context()
+
     def _worked(self) -> float:
         self.worker.sync()
         return self.engine.worked_s
 
     def _samples(self) -> int:
-        if self.rollout is None:
-            return 0
-        return sum(p.left for p in self.rollout.portions if p.engine is self.engine)
+        portions = (p for rollout in self.rollouts for p in rollout.portions)
+        return sum(p.left for p in portions if p.engine is self.engine)
 
     def _context(self) -> int:
         rows = [*self.engine.batch.rows, *self.engine.queue]

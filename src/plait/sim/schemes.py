@@ -18,6 +18,7 @@ from plait.core.plan import Wait
 from plait.policies import registry
 from plait.policies.dispatch import FifoDispatch
 from plait.policies.protocol import Dispatch, Sharing, State
+from plait.sim.spec import Pipeline
 
 FullTopology = Literal["isolated", "shared-train", "multiplexed"]
 
@@ -146,6 +147,14 @@ class Scheme:
     full: FullTopology = "isolated"
     lora: Literal["shared", "private"] = "shared"
     """``private``: LoRA runs are placed as full-weight ones are, each with its copy of the base."""
+    side_by_side: bool = False
+    """A shared base rolls out and trains on all of its devices at once, side by side, instead of on
+    devices for one or the other."""
+    pipeline: Pipeline | None = None
+    """Of every job that is placed; ``None`` leaves it to the job."""
+    rollout: Literal["own", "together"] | None = None
+    """Of every job that is placed: on devices apart from training's, half of all where the job
+    says nothing, or on the same ones; ``None`` leaves it to the job (``arranged``)."""
     dispatch: Dispatch = field(default_factory=FifoDispatch)
     """Of shared training pools."""
     colocation: Colocation = Serial()

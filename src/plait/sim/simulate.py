@@ -13,12 +13,14 @@ up to this factor); ``kv_tokens`` (most of a slice's cache), ``kv_blocks`` (admi
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from plait.core.errors import CapacityError, ConfigError
 from plait.core.runs import Stage
 from plait.profiles.slowdown import Analytic
+from plait.sim.arranged import arranged
 from plait.sim.checks import check
 from plait.sim.jobs import Job
 from plait.sim.lora import LoraPool
@@ -51,6 +53,7 @@ def simulate(
     leaves a job waiting for ever.
     """
     check(setting)
+    setting = replace(setting, jobs=tuple(arranged(spec, scheme) for spec in setting.jobs))
     if setting.constants:
         costs_of = partial(costs_of, constants=setting.constants)
     world = World(
@@ -86,7 +89,8 @@ class _Run:
         self._pools = self._make_pools(shared, groups, bool(others))
         taken = {group.name for pool_groups in self._pool_groups for group in pool_groups}
         rest = [group for group in groups if group.name not in taken]
-        self._placer = Placer(world, scheme, rest, others) if others else None
+        later = [group for group in groups if group.name in taken]
+        self._placer = Placer(world, scheme, rest, others, later) if others else None
         for job in self._jobs:
             world.heap.at(job.spec.arrival_s, self._arrive, job)
         by_name = {job.spec.name: job for job in self._jobs}
@@ -163,22 +167,37 @@ class _Run:
                 model=model,
                 groups=mine,
                 specs=[spec for spec in specs if spec.model == model],
+                side_by_side=self._scheme.side_by_side,
+                idle=partial(self._give_back, mine),
             )
         return pools
+
+    def _give_back(self, groups: Sequence[DeviceGroup]) -> None:
+        """A shared base has served its last run: its node groups are anybody's."""
+        if self._placer is not None:
+            for group in groups:
+                self._placer.open(group)
 
     def _arrive(self, job: Job) -> None:
         if job.end is not None:
             return
-        pool = self._pools.get(job.spec.model) if job.spec.weights == "lora" else None
+        pool = self._pool_of(job)
         if pool is not None:
             pool.enter(job)
         else:
             assert self._placer is not None
             self._placer.enter(job)
 
+    def _pool_of(self, job: Job) -> LoraPool | None:
+        return self._pools.get(job.spec.model) if job.spec.weights == "lora" else None
+
     def _cancel(self, job: Job) -> None:
-        if job.end is None and job.place is None and self._placer is not None:
-            self._placer.cancel(job)
+        if job.end is None and job.place is None:
+            pool = self._pool_of(job)
+            if pool is not None:
+                pool.over()
+            elif self._placer is not None:
+                self._placer.cancel(job)
         job.finish(Stage.CANCELLED)
 
     def _lose(self, name: str) -> None:

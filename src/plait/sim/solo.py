@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import log2
 
-from plait.sim.batch import Row
 from plait.sim.costs.protocol import Costs
+from plait.sim.row import Row
 
 PARTS = 64
 """Into so many parts the cache is divided where times of forward steps are remembered: half a part

@@ -12,10 +12,11 @@ from plait.core.ids import RunId
 from plait.core.merging import BalanceView, MergeView, Tail
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
-from plait.sim.batch import BUCKETS, Batch, Row
+from plait.sim.batch import BUCKETS, Batch
 from plait.sim.engine import HEADROOM_STEPS
 from plait.sim.fleet import Rollout, merge
 from plait.sim.replica import Replica
+from plait.sim.row import Row
 from plait.sim.schemes import Scheme
 from plait.sim.tenant import Tenant
 from plait.sim.worker import SlowdownModel, Worker
@@ -72,8 +73,8 @@ class Tails:
         for tenant in tenants:
             rolling = [r for r in tenant.rollers if r.rolls_here]
             tails = [r for r in rolling if r.running and r.kind is Kind.DECODE]
-            if tenant.rollout is None or len(tails) < 2 or len(tails) < len(rolling):
-                continue
+            if len(tails) < 2 or len(tails) < len(rolling) or len(tenant.rollouts) > 1:
+                continue  # an asynchronous run fills the places of its tails anew
             if sum(r.engine.load for r in tails) >= BUCKETS[0]:
                 continue  # together they would no longer be a tail
             view = merge_view(tenant.job.run_id, tails, _beside(tenant, tenants), free_bytes)
@@ -83,6 +84,7 @@ class Tails:
             if plan.target is None:
                 continue
             target = next(r for r in tails if r.worker.worker_id == plan.target)
+            assert tenant.rollout is not None
             merge(tenant.rollout, [r.engine for r in tails if r is not target], target.engine)
             moved = True
         return moved

@@ -29,13 +29,14 @@ class Tenant:
         self._group, self._world, self.job = group, world, job
         rolling, training = group.places(spec, job.order)
         self.costs = group.costs(spec)
-        self.rollout: Rollout | None = None
+        self.rollouts: list[Rollout] = []
+        """Under way, oldest first."""
         self.reward_until_s = 0.0
         self._left = 0
         self.replicas: list[Replica] = []
         for worker in group.workers:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.has_room_for_state(self.costs.train_bytes, training)
+        self.offloads = not group.keeps_state(job, self.costs.train_bytes, training)
         for i, worker in enumerate(group.workers):
             if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)
@@ -68,11 +69,21 @@ class Tenant:
         self.trainers = [self.replicas[i] for i in training]
         self._fleet = Fleet([r.engine for r in self.rollers], world.heap)
 
+    @property
+    def rollout(self) -> Rollout | None:
+        """The oldest under way: the next that is trained on."""
+        return self.rollouts[0] if self.rollouts else None
+
+    @property
+    def idle(self) -> bool:
+        """Never where it trains on the same slices: the update is what comes next on them."""
+        return self._fleet.idle and not set(self.rollers) & set(self.trainers)
+
     def want_rollout(self, job: Job) -> None:
         job.begin_rollout()
 
     def roll(self, job: Job, rollout: Rollout) -> None:
-        self.rollout = rollout
+        self.rollouts.append(rollout)
         self._fleet.start(rollout, spec=job.spec, run=job.run_id, tools=job.tools)
         for replica in self.rollers:
             replica.begin(rollout)
@@ -80,12 +91,9 @@ class Tenant:
 
     def left_rollout(self, job: Job, rollout: Rollout) -> None:
         self.reward_until_s = self._world.now() + job.spec.reward_s
+        self.rollouts.remove(rollout)
         for replica in self.replicas:
-            replica.rollout = None
-            replica.engine.held_back = True
-            # The next rollout may begin at this very moment, and is another sub-stage.
-            replica.refresh()
-        self.rollout = None
+            replica.left(rollout)
         self._world.ask(self._group.decide)
 
     def want_update(self, job: Job, rollout: Rollout) -> None:

@@ -14,7 +14,7 @@ use is never taken off. Left to others: who is next (the dispatch policy).
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from plait.core.ids import OpId, RunId
@@ -24,61 +24,11 @@ from plait.core.substages import Kind, Substage
 from plait.core.view import DispatchView, WorkItem
 from plait.policies.fairness import AGE_GRANTS
 from plait.policies.protocol import Dispatch, State
-from plait.sim.costs.protocol import Costs
 from plait.sim.heap import Heap
 from plait.sim.jobs import Job
+from plait.sim.operation import Operation, Pass
 from plait.sim.record import Record
 from plait.sim.worker import Fixed, Worker
-
-NO_ID = OpId("")
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Operation:
-    """One training-side operation of one run."""
-
-    job: Job
-    kind: str
-    """``Forward`` (the reference) or ``ForwardBackward``."""
-    tokens: int
-    samples: int
-    costs: Costs
-    sync_s: float = 0.0
-    """The trainer's part of sending new weights, after the gradient."""
-    n_slices: int = 1
-    """Copies of the model that divide the work."""
-    state_bytes: int = 0
-    """Of the run on each worker."""
-    offload: bool = False
-    """Its state leaves the devices afterwards, to make room for rollout."""
-    done: Callable[[], None]
-    since_s: float = 0.0
-    op_id: OpId = NO_ID
-    overtaken: int = 0
-    """By passes on some of its slices while others of them were taken."""
-
-    @property
-    def substage_kind(self) -> Kind:
-        return Kind.REFERENCE if self.kind == "Forward" else Kind.TRAIN
-
-    def seconds(self) -> float:
-        """On its slices, each with its part."""
-        tokens, samples = -(-self.tokens // self.n_slices), -(-self.samples // self.n_slices)
-        if self.kind == "Forward":
-            return self.costs.reference_s(tokens, samples)
-        return self.costs.train_s(tokens, samples)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Pass:
-    """What some slices are doing together."""
-
-    operations: list[Operation]
-    workers: list[Worker]
-    phases: list[tuple[Kind, float, float]]
-    """Kind, seconds alone, FLOPs of each slice."""
-    left: int = 0
-    took_s: float = 0.0
 
 
 class Trainer:
@@ -104,8 +54,8 @@ class Trainer:
         self._jobs: dict[RunId, Job] = {}
         self._on: dict[RunId, list[Worker]] = {}
         self._queues: dict[RunId, deque[Operation]] = {}
-        self._passes: list[_Pass] = []
-        self._busy: dict[Worker, _Pass] = {}
+        self._passes: list[Pass] = []
+        self._busy: dict[Worker, Pass] = {}
         self._resident: OrderedDict[RunId, int] = OrderedDict()
         self._offload_s: dict[RunId, float] = {}
         self._state: State = {}
@@ -123,7 +73,7 @@ class Trainer:
         """It is over."""
         self._queues.pop(job.run_id, None)
         del self._jobs[job.run_id]
-        if not any(job.run_id in _runs(p) for p in self._passes):
+        if not any(job.run_id in p.runs for p in self._passes):
             self._forget(job.run_id)
         self._ask(self.decide)
 
@@ -282,7 +232,7 @@ class Trainer:
         )
         backward = 0 if first.kind == "Forward" else whole.tokens
         flops = first.costs.flops(whole.tokens, backward) / len(workers)
-        running = _Pass(
+        running = Pass(
             operations=together,
             workers=workers,
             phases=[
@@ -298,7 +248,7 @@ class Trainer:
             self._busy[worker] = running
         self._next_phase(running)
 
-    def _next_phase(self, running: _Pass) -> None:
+    def _next_phase(self, running: Pass) -> None:
         while running.phases:
             kind, seconds, flops = running.phases.pop(0)
             if seconds > 0.0:
@@ -329,13 +279,13 @@ class Trainer:
                 )
             )
 
-    def _phase_done(self, running: _Pass, worker: Worker, _: Fixed) -> None:
+    def _phase_done(self, running: Pass, worker: Worker, _: Fixed) -> None:
         worker.stop(self._activity(running))
         running.left -= 1
         if running.left == 0:
             self._next_phase(running)
 
-    def _finish(self, running: _Pass) -> None:
+    def _finish(self, running: Pass) -> None:
         self._passes.remove(running)
         for worker in running.workers:
             del self._busy[worker]
@@ -358,9 +308,5 @@ class Trainer:
     def _what(self, run_id: RunId) -> str:
         return f"{self.name}/{run_id}"
 
-    def _activity(self, running: _Pass) -> str:
+    def _activity(self, running: Pass) -> str:
         return f"{self.name}/{running.operations[0].op_id}"
-
-
-def _runs(running: _Pass) -> list[RunId]:
-    return [operation.job.run_id for operation in running.operations]

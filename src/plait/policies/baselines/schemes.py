@@ -37,6 +37,9 @@ class SchemeSpec:
     """Of LoRA runs: a name of ``policies.registry``."""
     lora: Literal["shared", "private"] = "private"
     """LoRA runs on one base, or each placed like a full-weight run with its own."""
+    side_by_side: bool = False
+    """A shared base rolls out and trains on all its devices at once (MARLaaS' runs, co-located as
+    JigsawRL does it), instead of on devices for one or the other."""
     pipeline: Literal["sync", "one-step", "async"] | None = None
     """Every job's; ``None`` leaves it to the job."""
     rollout: Literal["own", "together"] | None = None
@@ -90,7 +93,6 @@ SCHEMES = {
         SchemeSpec(
             name="jigsawrl",
             full="multiplexed",
-            rollout="together",
             colocation="look-ahead",
             merging=True,
         ),
@@ -98,6 +100,7 @@ SCHEMES = {
             name="plait",
             full="multiplexed",
             lora="shared",
+            side_by_side=True,
             placement="cyclic",
             dispatch="hrrn",
             colocation="look-ahead",
