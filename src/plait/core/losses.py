@@ -33,8 +33,8 @@ _CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 bound a sequence's ratio at 3e-4 below and 4e-4 above 1."""
 
 _TRUNCATE = {"clip_low_threshold": 0.0, "clip_high_threshold": 2.0}
-"""A ratio that only ever weighs a gradient is bounded against explosion, not kept near 1: the cap of
-truncated importance sampling."""
+"""A ratio that only ever weighs a gradient is bounded against explosion, not kept near 1: the cap
+of truncated importance sampling."""
 
 LOSSES = {
     "cross_entropy": Loss(inputs=(), options={}, soft=True),

@@ -329,7 +329,7 @@ class Line:
 
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
-        while why := self._hands.held():  # noqa: ASYNC110 - a limit's end is no event
+        while why := self._hands.held():
             self._hold, self._state = why, "paused_rate_limit"
             await asyncio.sleep(AGAIN_S)
         self._hold = ""

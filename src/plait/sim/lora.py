@@ -18,12 +18,12 @@ from plait.core.view import ToolWaitView
 from plait.policies.protocol import Sharing, State
 from plait.policies.residency import LeaveAll
 from plait.profiles import turnover
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.gate import Gate
 from plait.sim.jobs import BLOCK_TOKENS, Job
 from plait.sim.operation import Operation
+from plait.sim.row import Row
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.trainer import Trainer
