@@ -1,7 +1,10 @@
 """Deterministic mode: the same bits whatever the batch, chunks and threads; trainer as sampler."""
 
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
@@ -318,6 +321,15 @@ def test_the_check_notices_kernels_that_are_not_exact(monkeypatch) -> None:
         torch, "bmm", lambda a, b: real(a, b) + 1e-7 * (torch.get_num_threads() > 1)
     )
     assert not exact._product_holds(1)
+
+
+def test_the_check_chooses_kernels_for_which_it_holds() -> None:
+    """In a process of its own, as a worker has it: what oneDNN may use is settled once."""
+    ask = "import torch; from plait.engines.torch.exact import check_exact as c;"
+    env = {key: value for key, value in os.environ.items() if key != exact.ISA}
+    command = [sys.executable, "-c", f"{ask} c(torch.float32, 'cpu')"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
 
 
 def test_the_check_notices_packed_products_that_differ(monkeypatch) -> None:

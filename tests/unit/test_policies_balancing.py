@@ -58,6 +58,14 @@ def test_no_room_for_all_is_refused():
         divide(view(12, [1.0, 1.0], most=[5, 5]))
 
 
+def test_one_that_is_slow_gets_its_part_where_another_has_no_room():
+    """Whether the slow one takes part depends on what the full one leaves."""
+    v = view(2, [1.0, 2.0, 1.0], fixed_s=1.5, per_sample_s=2.0, most=[2, 2, 0])
+    assert divide(v).samples == (2, 0, 0)
+    v = view(4, [1.0, 2.0, 1.0], fixed_s=1.5, per_sample_s=1.0, most=[4, 4, 0])
+    assert divide(v).samples == (3, 1, 0)
+
+
 @given(
     total=st.integers(0, 9),
     slowdowns=st.lists(st.floats(1.0, 4.0), min_size=1, max_size=3),

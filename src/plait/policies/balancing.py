@@ -23,6 +23,11 @@ from plait.core.merging import BalancePlan, BalanceView
 from plait.policies.protocol import State
 
 
+ROUNDING = 1e-9
+"""A share this little above a whole number may be a rounding error: one sample less is given out
+again to whoever ends first, one too many could not be taken back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualFinish:
     """Everybody ends at the same time, as far as whole samples allow."""
@@ -54,28 +59,31 @@ def _ends_s(view: BalanceView, i: int, n: int) -> float:
 
 
 def _real_solution(view: BalanceView) -> list[int]:
-    """bs_i of the equations, rounded down; who would get less than nothing or more than fits is
-    taken out of them."""
-    samples = [0] * len(view.slowdowns)
+    """bs_i of the equations, nobody with less than nothing or more than fits, rounded down."""
     if view.per_sample_s <= 0:
-        return samples
-    left, open_ = view.total, set(range(len(samples)))
-    while open_:
-        # Σ (c / s_i − fixed) / per_sample = left, solved for c
-        inverse = sum(1.0 / view.slowdowns[i] for i in open_)
-        c = (left * view.per_sample_s + len(open_) * view.fixed_s) / inverse
-        share = {i: (c / view.slowdowns[i] - view.fixed_s) / view.per_sample_s for i in open_}
-        none = {i for i in open_ if share[i] < 0}
-        if none:
-            open_ -= none
-            continue
-        over = {i for i in open_ if share[i] > view.most[i]}
-        if not over:
-            for i in open_:
-                samples[i] = int(share[i])
-            break
-        for i in over:
-            samples[i] = view.most[i]
-            left -= view.most[i]
-        open_ -= over
+        return [0] * len(view.slowdowns)
+    ends_s = _common_end(view)
+    samples = []
+    for slowdown, most in zip(view.slowdowns, view.most, strict=True):
+        share = (ends_s / slowdown - view.fixed_s) / view.per_sample_s
+        samples.append(min(most, max(0, int(share - ROUNDING))))
     return samples
+
+
+def _common_end(view: BalanceView) -> float:
+    """When all end, could samples be divided: the c of Σ (c / s_i − fixed) / per_sample = total.
+
+    A worker takes part from the c on at which it would begin, until the one at which it is full;
+    in between the sum rises in a straight line.
+    """
+    turns: list[tuple[float, float]] = []
+    for i, (slowdown, most) in enumerate(zip(view.slowdowns, view.most, strict=True)):
+        rate = 1.0 / (slowdown * view.per_sample_s)
+        turns += [(slowdown * view.fixed_s, rate), (_ends_s(view, i, most), -rate)]
+    given, slope, before = 0.0, 0.0, 0.0
+    for at, change in sorted(turns):
+        if given + slope * (at - before) >= view.total and slope > 0:
+            return before + (view.total - given) / slope
+        given += slope * (at - before)
+        slope, before = slope + change, at
+    return before

@@ -5,7 +5,8 @@ with any number of threads; and the trainer's must be the sampler's. What that r
 CPU; ``check_exact`` tries it anew on every machine):
 
 - a oneDNN product gives a row the same bits whatever the other rows, the threads and the layout of
-  the weights, from two rows on;
+  the weights, from two rows on (its AVX2 kernels, to which ``few_kernels`` keeps it: those for
+  AVX-512 divide long sums by the rows and the threads);
 - a batched product of few terms, with enough rows and whole vectors of columns, is one chain of
   fused multiply-adds per number, so that zeros behind the last term change nothing. Longer sums are
   chains of ``CHAIN`` terms, added in order;
@@ -18,6 +19,7 @@ Shapes: B matrices of a batch, M rows, T keys, E head size; K key-value heads, G
 each.
 """
 
+import os
 from collections.abc import Callable, Iterator
 
 import torch
@@ -25,6 +27,9 @@ import torch.nn.functional as F
 
 from plait.core.errors import EngineError
 from plait.engines.torch.packed import pack_matrix, packed_product
+
+ISA = "ONEDNN_MAX_CPU_ISA"
+"""What oneDNN reads before its first product."""
 
 VECTOR = 16
 """Keys are padded to whole vectors: two of AVX2's, one of AVX-512's."""
@@ -126,8 +131,15 @@ def pieces(x_NJ: torch.Tensor) -> Iterator[slice]:
     return (slice(i, i + step) for i in range(0, n, step))
 
 
+def few_kernels() -> None:
+    """Keep oneDNN to the kernels that this module rests on: in time if it has not computed anything
+    in this process."""
+    os.environ.setdefault(ISA, "AVX2")
+
+
 def check_exact(dtype: torch.dtype, device: str) -> None:
     """EngineError if this machine's kernels do not do what this module rests on."""
+    few_kernels()
     if dtype != torch.float32 or torch.device(device).type != "cpu":
         raise EngineError(f"deterministic mode is for fp32 on a CPU, not {dtype} on {device}")
     if not torch.backends.mkldnn.is_available():
@@ -140,7 +152,8 @@ def check_exact(dtype: torch.dtype, device: str) -> None:
     if wrong:
         raise EngineError(
             f"deterministic mode is not possible with this processor and build of torch "
-            f"({', '.join(wrong)} differ): run without it"
+            f"({', '.join(wrong)} differ): run without it, or begin with {ISA}=AVX2 in the "
+            "environment"
         )
 
 
