@@ -1,4 +1,4 @@
-"""A real house on the scripted engine, served over HTTP from a thread of this process."""
+"""A real house, on the scripted engine unless told otherwise, served over HTTP from a thread of this process."""
 
 import asyncio
 import contextlib
@@ -48,14 +48,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(folder: Path, model: Path) -> Iterator[Served]:
+def served(folder: Path, model: Path, **over: Any) -> Iterator[Served]:
     """Serve until the end of the block; what fails there fails here."""
     begun: list[tuple[Served, uvicorn.Server]] = []
     failed: list[BaseException] = []
     ready = threading.Event()
 
     async def serve() -> None:
-        async with edge(folder, model, codec=TinkerCodec(), sampling=None) as e:
+        async with edge(folder, model, codec=TinkerCodec(), sampling=None, **over) as e:
             with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
                 config = uvicorn.Config(e.app, log_level="warning", lifespan="off")
                 server = uvicorn.Server(config)

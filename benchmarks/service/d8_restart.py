@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 from benchmarks.figure import Measured
 from benchmarks.peers.environment import TINKER
 from benchmarks.service.clients import NEWEST, PROGRAMS
-from benchmarks.service.servers import MODEL, family, serving
+from benchmarks.service.servers import MODEL, Served, Start, family, serving
 
 RUNS, TRIED = 50, 3
 SERVING_S = 10.0
@@ -20,39 +21,24 @@ LINE_S = 900
 
 def measure(model: str = MODEL, runs: int = RUNS) -> Measured:
     """The bar over the slowest start."""
-    with serving(model) as (served, start):
-        client = subprocess.Popen(
-            [
-                TINKER[NEWEST].python(),
-                str(PROGRAMS / "known.py"),
-                served.told(runs=runs, tried=TRIED),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    starts: list[float] = []
+    with serving(model) as (served, start), _client(served, runs) as client:
         try:
             assert client.stdout is not None
             made = json.loads(client.stdout.readline())["made"]
             start.end(signal.SIGKILL)
-            starts, found, resting = [], {}, []
-            for i in range(REPEATS):
-                port = urlsplit(served.url).port or 0
-                with serving(model, directory=served.directory, port=port, key=served.key) as (
-                    again,
-                    process,
-                ):
+            for _ in range(REPEATS - 1):
+                with _again(served) as (again, process):
                     starts.append(again.ready_s)
-                    resting.append(sum(p.memory_info().rss for p in family(again.pid)))
-                    if i == REPEATS - 1:
-                        out, _ = client.communicate("go on\n", timeout=LINE_S)
-                        found = json.loads(out.splitlines()[-1])
                     process.end(signal.SIGKILL)
-        finally:
-            if client.poll() is None:
-                client.kill()
-            client.wait()
+            with _again(served) as (again, _):
+                starts.append(again.ready_s)
+                rss = sum(p.memory_info().rss for p in family(again.pid))
+                out, _ = client.communicate("go on\n", timeout=LINE_S)
+                found = json.loads(out.splitlines()[-1])
+        except BaseException:
+            client.kill()
+            raise
     slowest = max(starts)
     return Measured(
         value=SERVING_S / slowest,
@@ -62,6 +48,23 @@ def measure(model: str = MODEL, runs: int = RUNS) -> Measured:
             "first_step_after_s": found["seconds"],
             "went_on": found["went_on"],
             "runs": made,
-            "rss_gb": max(resting) / 1e9,
+            "rss_gb": rss / 1e9,
         },
     )
+
+
+def _client(served: Served, runs: int) -> subprocess.Popen[str]:
+    told = served.told(runs=runs, tried=TRIED)
+    return subprocess.Popen(
+        [TINKER[NEWEST].python(), str(PROGRAMS / "known.py"), told],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _again(served: Served) -> AbstractContextManager[tuple[Served, Start]]:
+    """The next life, under the same address."""
+    port = urlsplit(served.url).port or 0
+    return serving(served.model, directory=served.directory, port=port, key=served.key)

@@ -71,7 +71,8 @@ class Start:
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(env)
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def until(self, pattern: str) -> str:
         """What the first line that has it says; RuntimeError if there is none in time."""
@@ -104,6 +105,9 @@ class Start:
             if process.is_running():
                 process.kill()
         psutil.wait_procs(left, timeout=END_S)
+        self._reader.join(END_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -12,6 +12,7 @@ from edge_support import ROWS, edge, job, until
 
 from plait.core.ids import TenantId
 from plait.obs.jsonl import read_jsonl
+from plait.rewards import sandbox
 
 
 def file_of(model: Path, *jobs: dict[str, Any]) -> str:
@@ -306,3 +307,37 @@ async def test_over_its_tokens_a_tenants_jobs_wait_and_others_go_on(
             return bool((await alice.get(f"/v1/jobs/{hers['job_id']}")).json()["step"] > before)
 
         await until(further)
+
+
+MINE = """
+def half(prompts, completions, **_):
+    return [len(set(c)) / max(len(c), 1) for c in completions]
+"""
+
+
+@pytest.mark.skipif(not sandbox.available(), reason="no bubblewrap here")
+async def test_code_runs_where_the_operator_allows_it(tmp_path: Path, byte_model: Path) -> None:
+    spec = job("mine", rewards=[{"function": "mine:half"}])
+    async with edge(tmp_path, byte_model, app={"allow_code": True}) as e:
+        alice = await e.tenant("alice")
+        files = {**FILES, "mine.py": MINE}
+        (made,) = await submit(alice, file_of(byte_model, spec), files=files)
+        view = await ended(alice, made["job_id"])
+        assert (view["status"], view["step"]) == ("done", 3), view["reason"]
+        for change in ({"controller": "mine:Half"}, {"environment": {"name": "mine:Half"}}):
+            sent = {"file": file_of(byte_model, job("bad", **change)), "files": files}
+            assert (await alice.post("/v1/jobs", json=sent)).status_code == 422
+        no_file = {"file": file_of(byte_model, spec), "files": FILES}
+        assert "send mine.py along" in (await alice.post("/v1/jobs", json=no_file)).text
+
+
+async def test_without_a_sandbox_code_is_refused(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "PROGRAM", "no-such-program")
+    spec = job("mine", rewards=[{"function": "mine:half"}])
+    async with edge(tmp_path, byte_model, app={"allow_code": True}) as e:
+        sent = {"file": file_of(byte_model, spec), "files": {**FILES, "mine.py": MINE}}
+        answer = await e.operator.post("/v1/jobs", json=sent)
+        assert answer.status_code == 422
+        assert "bubblewrap" in answer.text

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import schemathesis
+import schemathesis.openapi
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -15,6 +17,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from serving import Served, served
+
+schemathesis.openapi.media_type("application/x-protobuf", st.binary(max_size=200))
 
 EXAMPLES = 6
 """For each operation; a minute in all."""

@@ -16,6 +16,8 @@ from house_served import Served
 
 from benchmarks.peers.environment import TINKER
 from plait.models.cache import cache_root
+from plait.models.registry import resolve
+from plait.runtime.settings import Settings
 
 ENVIRONMENTS = {
     sdk: cache_root() / "peers" / env.name / "bin" / "python" for sdk, env in TINKER.items()
@@ -52,7 +54,8 @@ def run_sdk() -> Run:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, byte_model: Path) -> Iterator[Served]:
-    """A real house on the scripted engine."""
-    with house_served.served(tmp_path_factory.mktemp("house"), byte_model) as told:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A real house over a real, if tiny, model: probes look at its text."""
+    folder, settings = tmp_path_factory.mktemp("house"), Settings(cores=1)
+    with house_served.served(folder, resolve("tiny"), settings=settings) as told:
         yield told

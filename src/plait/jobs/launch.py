@@ -64,7 +64,8 @@ class Launch:
         shared: Shared | None = None,
     ) -> None:
         """``planned``: jobs that have been checked (``preflight``) and will be added, written down
-        before the workers start. ``shared``: a store that is not this launch's alone."""
+        before the workers start. ``shared``: a store that is not this launch's alone:
+        a service's, whose users' functions run in a sandbox."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
@@ -102,7 +103,9 @@ class Launch:
             self._write_down(self._planned)
             journal = self._journal(asyncio.get_running_loop())
             stack.callback(journal.close)
-            pool = await stack.enter_async_context(RewardPool(log=logs / "graders.log"))
+            pool = await stack.enter_async_context(
+                RewardPool(log=logs / "graders.log", sandboxed=self._shared is not None)
+            )
             self.session = Session(
                 self.directory,
                 model=self.model,

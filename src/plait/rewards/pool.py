@@ -52,13 +52,19 @@ class RewardPool:
     """At most ``n`` grader processes at work, started when first needed; use as ``async with``."""
 
     def __init__(
-        self, n: int | None = None, *, memory_bytes: int = MEMORY_BYTES, log: Path | None = None
+        self,
+        n: int | None = None,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        log: Path | None = None,
+        sandboxed: bool = False,
     ) -> None:
-        """``log``: the file that gets what graders print; none: it is dropped."""
+        """``log``: the file that gets what graders print; none: it is dropped. ``sandboxed``:
+        users' functions are strangers' and run in a ``sandbox``."""
         cores = os.cpu_count() or 1
         self.n = n or min(max(cores, MIN_PROCESSES), MAX_PROCESSES)
         self._memory_bytes = memory_bytes
-        self._log = log
+        self._log, self._sandboxed = log, sandboxed
         self._idle: list[tuple[Binding, GraderProcess]] = []
         self._busy: dict[str, int] = {}
         self._n_busy = 0
@@ -281,7 +287,10 @@ class RewardPool:
         self.n_started += 1
         try:
             return await GraderProcess.start(
-                binding[1], memory_bytes=self._memory_bytes, log=self._log
+                binding[1],
+                memory_bytes=self._memory_bytes,
+                log=self._log,
+                sandboxed=self._sandboxed and binding != OURS,
             )
         except (GraderDied, TimeoutError, OSError) as error:
             raise RewardError(f"a grader process could not start: {error}") from error

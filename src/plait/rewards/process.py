@@ -20,6 +20,7 @@ from typing import Any, Self
 import plait
 from plait.cluster.keeper import SWEEP_S
 from plait.core.errors import RewardError
+from plait.rewards import sandbox
 from plait.rewards.worker import HEADER
 
 MAX_REPLY_BYTES = 64 * 2**20
@@ -59,22 +60,29 @@ class GraderProcess:
 
     @classmethod
     async def start(
-        cls, sys_path: Sequence[str], *, memory_bytes: int, log: Path | None = None
+        cls,
+        sys_path: Sequence[str],
+        *,
+        memory_bytes: int,
+        log: Path | None = None,
+        sandboxed: bool = False,
     ) -> Self:
         """A process that imports from ``sys_path`` first; what it prints is added to ``log``."""
-        ours, theirs = socket.socketpair()
         source_root = str(Path(plait.__file__).parents[1])
         path = os.pathsep.join([source_root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = dict.fromkeys(THREAD_VARIABLES, "1") | {"PYTHONPATH": path}
+        before = sandbox.wrapped(sys_path, list(variables.items())) if sandboxed else []
+        ours, theirs = socket.socketpair()
         output = open(log or os.devnull, "ab")  # noqa: ASYNC230, SIM115 - closed just below
         with theirs, output:
             popen = subprocess.Popen(  # noqa: ASYNC220 - returns at once; nothing is waited for
-                [sys.executable, "-P", "-m", "plait.rewards.worker", str(theirs.fileno())],
+                [*before, sys.executable, "-P", "-m", "plait.rewards.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONPATH": path},
+                env={**os.environ, **variables},
             )
         process = cls(popen)
         try:

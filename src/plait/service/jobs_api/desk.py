@@ -27,6 +27,7 @@ from plait.envs.registry import make_source
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
+from plait.rewards import sandbox
 from plait.service.jobs_api.submission import Rules, job_text, read_jobs
 from plait.service.ports import House, Who
 from plait.store.jobs import JobRow, JobStatus
@@ -119,7 +120,7 @@ class Desk:
         name = self._draw(8) if key is None else _digest(who.tenant_id, key)
         directory = self._uploads / f"{name}-{_digest(text, *sorted(files), *files.values())}"
         models = [offer.name for offer in self._house.offers()]
-        rules = Rules(models=models, allow_code=self._allow_code)
+        rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
         rows: list[JobRow] = []
         try:
             specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)

@@ -41,6 +41,8 @@ class Rules:
 
     models: Sequence[str]
     allow_code: bool = False
+    can_contain: bool = True
+    """There is a sandbox for code."""
 
 
 def job_text(file: str | Mapping[str, Any]) -> str:
@@ -126,6 +128,10 @@ def _rewards(spec: JobSpec, files: Mapping[str, str], rules: Rules) -> str | Non
         if not rules.allow_code:
             return f"reward {target[:80]} is code, which does not run here: {instead}"
         module = target.partition(":")[0]
+        if not rules.can_contain:
+            return (
+                f"reward {target[:80]} is code, and bubblewrap, its sandbox, is not installed here"
+            )
         if f"{module}.py" not in files:
             return f"reward {target[:80]}: send {module[:80]}.py along"
     return None

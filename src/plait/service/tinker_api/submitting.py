@@ -30,11 +30,28 @@ class Promise(BaseModel):
 
 def body_of(kind: type[bodies.Body], *, protobuf: bool = False) -> dict[str, Any]:
     """Arguments of a route that reads the raw body itself: what the API's document says of it."""
-    content: dict[str, Any] = {"application/json": {"schema": kind.model_json_schema()}}
+    content: dict[str, Any] = {"application/json": {"schema": _schema(kind)}}
     if protobuf:
         content = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
     document = {"requestBody": {"required": True, "content": content}}
     return {"openapi_extra": document, "responses": responses()}
+
+
+def _schema(kind: type[bodies.Body]) -> Any:
+    """A body's schema in one piece: within the API's document there is no place for its parts."""
+    whole = kind.model_json_schema()
+    parts = whole.pop("$defs", {})
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if (name := value.get("$ref", "").removeprefix("#/$defs/")) in parts:
+            return filled({**parts[name], **{k: v for k, v in value.items() if k != "$ref"}})
+        return {key: filled(each) for key, each in value.items()}
+
+    return filled(whole)
 
 
 async def numbered(
