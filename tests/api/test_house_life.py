@@ -61,6 +61,7 @@ async def test_a_session_nobody_hears_of_ends(
         assert isinstance(end, Failed)
         assert "no heartbeat" in end.error
         await _until(lambda: not _has(h, lost))
+        lost.seq = 7
         with pytest.raises(SessionEnded):
             await lost.gradient(1)
         assert (await kept.get(await kept.step())).version == 1

@@ -405,7 +405,9 @@ class Line:
         await self._end(entry, Failed(error=text, category="server"))
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
-        while not await whole(self._try_to_end(entry, outcome)):
+        while True:
+            if await whole(self._try_to_end(entry, outcome)):
+                break
             await asyncio.sleep(AGAIN_S)
         if entry.kind in COMMITS:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
