@@ -182,7 +182,9 @@ class LineMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(sorted(KINDS)), ahead=st.integers(0, 4), spins=st.integers(0, 12))
     def ask(self, kind: str, ahead: int, spins: int) -> None:
         """A request of the next number, or of one a little later or earlier."""
-        seq = max(0, self._next() + ahead - 1)
+        self._ask(max(0, self._next() + ahead - 1), kind, spins)
+
+    def _ask(self, seq: int, kind: str, spins: int) -> None:
         what, work = KINDS[kind]
 
         async def ask() -> None:
@@ -192,6 +194,20 @@ class LineMachine(RuleBasedStateMachine):
 
         self.runner.run(ask())
         self.asked.setdefault(seq, kind)
+
+    @rule(
+        kinds=st.lists(st.sampled_from(["gradient", "bad gradient"]), min_size=1, max_size=2),
+        order=st.permutations(range(3)),
+        spins=st.integers(0, 60),
+        dies=st.booleans(),
+    )
+    def update(self, kinds: list[str], order: list[int], spins: int, dies: bool) -> None:
+        """Gradients and the step behind them, sent together; perhaps the last of a process."""
+        first, asked = self._next(), [*kinds, "step"]
+        for i in [i for i in order if i < len(asked)]:
+            self._ask(first + i, asked[i], 0)
+        if dies:
+            self.dies(spins)
 
     @rule(ahead=st.integers(0, 2))
     def refuse(self, ahead: int) -> None:
