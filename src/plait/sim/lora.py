@@ -18,12 +18,12 @@ from plait.core.view import ToolWaitView
 from plait.policies.protocol import Sharing, State
 from plait.policies.residency import LeaveAll
 from plait.profiles import turnover
-from plait.sim.batch import Row
 from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.gate import Gate
 from plait.sim.jobs import BLOCK_TOKENS, Job
 from plait.sim.operation import Operation
+from plait.sim.row import Row
 from plait.sim.slices import check_fits, hold_weights, make_engine
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.trainer import Trainer
@@ -189,10 +189,10 @@ class LoraPool:
             now=now,
             tokens=0,
             busy_s=0.0,
-            n_evicted=(engine.n_evicted - evicted) // BLOCK_TOKENS,
-            idle_blocks=engine.idle_tokens // BLOCK_TOKENS,
+            n_evicted=(engine.idle.n_evicted - evicted) // BLOCK_TOKENS,
+            idle_blocks=engine.idle.n_tokens // BLOCK_TOKENS,
         )
-        self._caches[engine] = (profile, engine.n_evicted)
+        self._caches[engine] = (profile, engine.idle.n_evicted)
         view = ToolWaitView(
             run_id=row.portion.run,
             tokens=row.context,
