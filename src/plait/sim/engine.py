@@ -18,6 +18,7 @@ from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.sim.batch import BUCKETS, TAILS, Batch
 from plait.sim.costs.protocol import Costs
+from plait.sim.idle import IdleCaches
 from plait.sim.row import Row
 from plait.sim.solo import Remembered, Solo
 from plait.sim.worker import Worker
@@ -51,10 +52,7 @@ class Engine:
         self.owner, self.compute, self.memory = owner, 1.0, 1.0
         self.batch = Batch(costs, exact=exact, buckets=buckets)
         self.queue: deque[Row] = deque()
-        self.idle: dict[Row, int] = {}
-        """Samples whose cache lies here unused, with its tokens."""
-        self.idle_tokens = 0
-        self.n_evicted = 0
+        self.idle = IdleCaches()
         self.n_preempted = 0
         self.on_change: Callable[[Engine], None] | None = None
         """Called when its kind of rollout has changed, when it has run out of rows, and when rows
@@ -161,8 +159,7 @@ class Engine:
 
     def away(self, row: Row) -> None:
         """A sample waits for a tool; its cache stays while there is room."""
-        self.idle[row] = row.held
-        self.idle_tokens += row.held
+        self.idle.keep(row)
         self._evict()
 
     def back(self, returned: Sequence[tuple[Row, int]]) -> None:
@@ -185,16 +182,9 @@ class Engine:
             self._remove(row)
             row.compute = row.context
             self.queue.appendleft(row)
-        self.forget()
+        self.idle.forget()
         self._plan()
         self._finish(ended)
-
-    def forget(self) -> None:
-        """Idle caches are gone."""
-        for row in self.idle:
-            row.compute = row.context
-        self.idle.clear()
-        self.idle_tokens = 0
 
     def take(self, portion: "Portion") -> list[Row]:
         """Take out all of a portion's samples that are here, to go on elsewhere or to be dropped;
@@ -205,8 +195,7 @@ class Engine:
         mine = [row for row in self.batch.rows if row.portion is portion]
         for row in mine:
             self._remove(row)
-        for row in [r for r in self.idle if r.portion is portion]:
-            self.idle_tokens -= self.idle.pop(row)
+        self.idle.pop_all(portion)
         out = mine + [r for r in (*self.queue, *self._arrivals) if r.portion is portion]
         self.queue = deque(r for r in self.queue if r.portion is not portion)
         self._arrivals = [r for r in self._arrivals if r.portion is not portion]
@@ -337,7 +326,7 @@ class Engine:
         if new:
             now = self._now()
             for row in new:
-                self.idle_tokens -= self.idle.pop(row, 0)
+                self.idle.pop(row)
                 self._order += 1
                 row.order, row.since_s = self._order, now
                 row.spent_0, row.held_0 = self._spent, row.held
@@ -360,13 +349,7 @@ class Engine:
             self.n_preempted += 1
 
     def _evict(self) -> None:
-        room = self.pool_tokens - self.batch.held
-        while self.idle and self.idle_tokens > room:
-            row = min(self.idle, key=lambda row: (row.keep, row.order))
-            tokens = self.idle.pop(row)
-            row.compute = row.context
-            self.idle_tokens -= tokens
-            self.n_evicted += tokens
+        self.idle.shrink(self.pool_tokens - self.batch.held)
 
     def _remove(self, row: Row) -> None:
         self.batch.remove(row)

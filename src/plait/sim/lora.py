@@ -189,10 +189,10 @@ class LoraPool:
             now=now,
             tokens=0,
             busy_s=0.0,
-            n_evicted=(engine.n_evicted - evicted) // BLOCK_TOKENS,
-            idle_blocks=engine.idle_tokens // BLOCK_TOKENS,
+            n_evicted=(engine.idle.n_evicted - evicted) // BLOCK_TOKENS,
+            idle_blocks=engine.idle.n_tokens // BLOCK_TOKENS,
         )
-        self._caches[engine] = (profile, engine.n_evicted)
+        self._caches[engine] = (profile, engine.idle.n_evicted)
         view = ToolWaitView(
             run_id=row.portion.run,
             tokens=row.context,

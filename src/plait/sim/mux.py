@@ -27,6 +27,7 @@ from plait.sim.fleet import Rollout, merge
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
 from plait.sim.replica import Replica
+from plait.sim.room import free, held, make_room, room, shrink, states
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.tails import Tails
@@ -79,7 +80,7 @@ class MuxGroup:
         entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
         fits = all(
             costs.weight_bytes + self._least_bytes(job, i)
-            <= self._room(worker) + self._states(worker) - entering
+            <= room(worker) + states(worker) - entering
             for i, worker in enumerate(self.workers)
         )
         if not fits and not self._tenants and not self._entering:
@@ -132,8 +133,8 @@ class MuxGroup:
         """The optimizer of a newcomer, whose weights are here, may stay on these slices: caches
         keep their part of the memory, and everybody what it needs at least."""
         for i in places:
-            worker, left = self.workers[i], self._room(self.workers[i]) - n_bytes
-            share = CACHE_SHARE * (self._room(worker) + self._states(worker))
+            worker, left = self.workers[i], room(self.workers[i]) - n_bytes
+            share = CACHE_SHARE * (room(worker) + states(worker))
             least = self._least_bytes(job, i, as_now=True)
             if worker.free_bytes < n_bytes or left < max(share, least):
                 return False
@@ -170,7 +171,7 @@ class MuxGroup:
             for replica in tenant.replicas:
                 replica.refresh()
                 if not replica.running:
-                    self._shrink(replica)
+                    shrink(replica)
                 if replica.kind is not None:
                     replicas[replica.key] = replica
             substages += self._substages(tenant)
@@ -186,11 +187,11 @@ class MuxGroup:
 
         view = ColocationView(
             workers=tuple(
-                WorkerFacts(worker_id=w.worker_id, memory_bytes=self._room(w)) for w in self.workers
+                WorkerFacts(worker_id=w.worker_id, memory_bytes=room(w)) for w in self.workers
             ),
             substages=tuple(sorted(substages, key=order)),
             running=tuple(key for key, r in replicas.items() if r.running or r.kind is Kind.TOOL),
-            held_bytes={key: self._held(r) for key, r in replicas.items() if r.running},
+            held_bytes={key: held(r) for key, r in replicas.items() if r.running},
             weights={run_id: t.job.spec.weight for run_id, t in self._tenants.items()},
         )
         before = self._state
@@ -217,8 +218,7 @@ class MuxGroup:
 
     def _free_bytes(self, replica: Replica) -> int:
         """Memory of its slice that nobody else holds."""
-        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is replica.worker]
-        return self._room(replica.worker) - sum(self._held(r) for r in here)
+        return room(replica.worker) - sum(held(r) for r in self._here(replica.worker))
 
     def _substages(self, tenant: Tenant) -> list[Substage]:
         out: list[Substage] = []
@@ -283,30 +283,30 @@ class MuxGroup:
                 tenant.job.waits(wait)
 
     def _make_room(self, shares: list[tuple[Replica, Share]]) -> None:
-        """Caches of rollouts that do not run give way to what is to start."""
-        starting = {id(r) for r, _ in shares if not r.running and r.kind and r.kind.on_device}
+        """For what is to start."""
         for worker in self.workers:
-            needed = sum(
-                share.memory_bytes
+            starting = [
+                (replica, share.memory_bytes)
                 for replica, share in shares
-                if replica.worker is worker and id(replica) in starting
-            )
-            here = [r for t in self._tenants.values() for r in t.replicas if r.worker is worker]
-            needed += sum(self._held(r) for r in here if r.running)
-            kept = [r for r in here if not r.running and id(r) not in starting]
-            for replica in kept:
-                if needed + sum(self._held(r) for r in kept) > self._room(worker):
-                    self._drop(replica)
+                if replica.worker is worker
+                and not replica.running
+                and replica.kind
+                and replica.kind.on_device
+            ]
+            make_room(worker, self._here(worker), starting)
+
+    def _here(self, worker: Worker) -> list[Replica]:
+        return [r for t in self._tenants.values() for r in t.replicas if r.worker is worker]
 
     def _let_in(self) -> None:
         """Runs whose weights find room, in order."""
         while self._entering:
             job = self._entering[0]
             costs = self.costs(job.spec)
-            if not all(self._free(worker, costs.weight_bytes) for worker in self.workers):
+            if not all(free(w, self._here(w), costs.weight_bytes) for w in self.workers):
                 return
             if any(
-                costs.weight_bytes + self._least_bytes(job, i) > self._room(worker)
+                costs.weight_bytes + self._least_bytes(job, i) > room(worker)
                 for i, worker in enumerate(self.workers)
             ):
                 self._take_turns()
@@ -327,34 +327,18 @@ class MuxGroup:
                 if replica.fixed is not None and replica.fixed.kind is Kind.TRAIN:
                     replica.worker.reserve(f"load/{run_id}", tenant.costs.train_bytes)
 
-    def _free(self, worker: Worker, n_bytes: int) -> bool:
-        """Caches of what waits go, those of what runs shrink, until so much is free."""
-        here = [r for t in self._tenants.values() for r in t.replicas if r.worker is worker]
-        for replica in here:
-            if worker.free_bytes < n_bytes and not replica.running:
-                self._drop(replica)
-        for replica in here:
-            engine, held = replica.engine, self._held(replica)
-            rolls = replica.running and replica.kind is not None and replica.kind.rolls_out
-            gives = min(n_bytes - worker.free_bytes, held - replica.least_bytes)
-            if rolls and gives > 0:
-                worker.reserve(f"kv/{replica.run_id}", held - gives)
-                engine.pool_tokens = (held - gives) // max(1, engine.costs.kv_bytes_per_token)
-                engine.release()
-        return worker.free_bytes >= n_bytes
-
     def _roll(self, replica: Replica, compute: float, n_bytes: int) -> None:
         engine, worker = replica.engine, replica.worker
         engine.compute = compute
-        held = self._held(replica)
+        has = held(replica)
         if replica.running:
             # What runs keeps its cache; it may have more of what is free.
-            n_bytes = max(held, min(n_bytes, held + worker.free_bytes))
-        elif min(n_bytes, held + worker.free_bytes) < replica.least_bytes:
+            n_bytes = max(has, min(n_bytes, has + worker.free_bytes))
+        elif min(n_bytes, has + worker.free_bytes) < replica.least_bytes:
             return
         else:
-            n_bytes = min(n_bytes, held + worker.free_bytes)
-        if n_bytes != held or not replica.running:
+            n_bytes = min(n_bytes, has + worker.free_bytes)
+        if n_bytes != has or not replica.running:
             worker.reserve(f"kv/{replica.run_id}", n_bytes)
             replica.running = True
             engine.held_back = False
@@ -389,29 +373,3 @@ class MuxGroup:
         tenant.job.served(fixed.work_s * replica.worker.n_devices)
         tenant.phase_done(replica)
         self._world.ask(self.decide)
-
-    def _shrink(self, replica: Replica) -> None:
-        """A rollout that does not run keeps only the caches of samples that wait."""
-        engine = replica.engine
-        n_bytes = engine.idle_tokens * engine.costs.kv_bytes_per_token
-        if self._held(replica) > n_bytes:
-            engine.pool_tokens = engine.idle_tokens
-            replica.worker.reserve(f"kv/{replica.run_id}", n_bytes)
-
-    def _drop(self, replica: Replica) -> None:
-        replica.engine.pool_tokens = 0
-        replica.engine.forget()
-        replica.worker.release(f"kv/{replica.run_id}")
-
-    def _held(self, replica: Replica) -> int:
-        """Memory beside what is resident."""
-        reserved, run_id = replica.worker.reserved, replica.run_id
-        return reserved.get(f"kv/{run_id}", 0) + reserved.get(f"load/{run_id}", 0)
-
-    def _room(self, worker: Worker) -> int:
-        """Memory beside what is resident."""
-        fixed = [n for what, n in worker.reserved.items() if not what.startswith(("kv/", "load/"))]
-        return worker.memory_bytes - sum(fixed)
-
-    def _states(self, worker: Worker) -> int:
-        return sum(n for what, n in worker.reserved.items() if what.startswith("state/"))

@@ -11,19 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from plait.core.errors import ConfigError
-from plait.core.ids import RunId, TenantId
-from plait.core.placement import (
-    Demand,
-    GroupFacts,
-    GroupId,
-    PlacedRun,
-    PlacementView,
-    WaitingRun,
-)
+from plait.core.ids import RunId
+from plait.core.placement import GroupFacts, GroupId, PlacedRun, PlacementView, WaitingRun
 from plait.core.plan import Wait
 from plait.policies.protocol import Dispatch, State
-from plait.sim.costs.protocol import Costs
-from plait.sim.estimates import StepTimes, demand, step_times
+from plait.sim.demands import Demands, n_slices
 from plait.sim.fleet import Rollout
 from plait.sim.full import Plot
 from plait.sim.jobs import Job
@@ -105,8 +97,7 @@ class Placer:
         self._taken: dict[RunId, _Taken] = {}
         self._brought: dict[RunId, float] = {}
         self._home: dict[RunId, NodeGroup] = {}
-        self._known: dict[JobSpec, Demand] = {}
-        self._times: dict[RunId, StepTimes] = {}
+        self._demands = Demands(world, scheme)
         self._state: State = {}
 
     def open(self, group: DeviceGroup) -> None:
@@ -117,7 +108,10 @@ class Placer:
     def enter(self, job: Job) -> None:
         """A job has arrived."""
         self._waiting[job.run_id] = job
-        self._views[job.run_id] = self._waiting_run(job)
+        group = next(kind for kind in self._kinds if not self._is_apart(kind))
+        self._views[job.run_id] = self._demands.waiting(
+            job, group, n_devices=self._needed(job.spec), n_shared=self._n_shared(group)
+        )
         self._world.ask(self.decide)
 
     def cancel(self, job: Job) -> None:
@@ -213,50 +207,6 @@ class Placer:
             )
         return group.facts
 
-    def _waiting_run(self, job: Job) -> WaitingRun:
-        spec = job.spec
-        group = next(kind for kind in self._kinds if not self._is_apart(kind))
-        n_train = n_slices(spec)
-        train = self._costs(spec, group, n_train)
-        n_roll = (spec.rollout_devices or spec.train_devices) // spec.tensor_parallel
-        times = step_times(
-            spec,
-            roll=self._costs(spec, group, 1),
-            n_roll=max(1, n_roll),
-            train=train,
-            n_train=n_train,
-            seed=self._world.seed,
-        )
-        self._times[job.run_id] = times
-        job.alone_s = times.step_s
-        factor = self._world.misjudged(job)
-        known = self._known.get(_kind(spec))
-        if known is None and self._world.options.get("estimated"):
-            known = self._demand(job, _scaled(times, factor), group)
-        state = train.weight_bytes + train.train_bytes * n_train
-        return WaitingRun(
-            run_id=job.run_id,
-            tenant_id=TenantId(spec.tenant),
-            order=job.order,
-            since_s=self._world.now(),
-            n_devices=self._needed(spec),
-            device_bytes=self._slice_bytes(spec, train) // spec.tensor_parallel,
-            host_bytes=state if self._shared or self._mux else 0,
-            slack_s=spec.slack * times.step_s * factor,
-            demand=known,
-            weight=spec.weight,
-            priority=spec.priority,
-            expected_s=spec.steps * times.step_s * factor,
-        )
-
-    def _slice_bytes(self, spec: JobSpec, train: Costs) -> int:
-        """Of one slice while the run uses it: a copy to roll out with and, apart from it or beside
-        it, the state, with which sharded weights lie where training has slices of its own."""
-        if spec.rollout_devices and not self._mux:
-            sharded = train.train_bytes + -(-train.weight_bytes // n_slices(spec))
-            return max(train.weight_bytes, sharded)
-        return train.weight_bytes + train.train_bytes
-
     def _bind(self, job: Job, group: NodeGroup, phase_s: float) -> None:
         view = self._placed(job, group, phase_s)
         group.bound[job.run_id] = view
@@ -281,8 +231,8 @@ class Placer:
             trainer=trainer,
             train=train,
             private=not self._shared,
-            roll_costs=self._costs(spec, group.spec, 1),
-            train_costs=self._costs(spec, group.spec, n_slices(spec)),
+            roll_costs=self._demands.costs(spec, group.spec, 1),
+            train_costs=self._demands.costs(spec, group.spec, n_slices(spec)),
             begin_s=self._world.now() + self._phase_wait_s(view),
             committed=self._committed,
             ended=self._ended,
@@ -368,13 +318,8 @@ class Placer:
     def _committed(self, job: Job, rollout: Rollout | None = None) -> None:
         """A step is done, so its demand is known; it is fitted anew at each."""
         group = self._home[job.run_id]
-        times = self._times[job.run_id]
-        if rollout is not None:
-            # Its own rollout devices: as it was alone.
-            times = replace(times, rollout_s=rollout.ended_s - rollout.began_s)
-        fitted = self._demand(job, times, group.spec)
+        fitted = self._demands.fitted(job, rollout, self._n_shared(group.spec))
         known = group.bound[job.run_id].demand
-        self._known[_kind(job.spec)] = fitted
         if known is None or abs(known.period_s - fitted.period_s) > REFIT * known.period_s:
             group.bound[job.run_id] = replace(group.bound[job.run_id], demand=fitted)
             group.facts = None
@@ -398,12 +343,12 @@ class Placer:
             return 0.0
         return (placed.phase_s - self._world.now()) % placed.demand.period_s
 
-    def _demand(self, job: Job, times: StepTimes, group: DeviceGroup) -> Demand:
-        state, n = self._groups.get(GroupId(group.name)), group.n_devices
+    def _n_shared(self, group: DeviceGroup) -> int:
+        """Devices of it that its runs share."""
+        state = self._groups.get(GroupId(group.name))
         if self._shared and state is not None and state.pool:
-            n = len(state.pool)
-        part = job.spec.train_devices / n
-        return demand(times, part=min(1.0, part), on_rollout=part if self._mux else 0.0)
+            return len(state.pool)
+        return group.n_devices
 
     def _mux_group(self, group: NodeGroup) -> MuxGroup:
         if group.mux is None:
@@ -428,35 +373,6 @@ class Placer:
             for i in range(0, len(devices), tp)
         ]
 
-    def _costs(self, spec: JobSpec, group: DeviceGroup, replicas: int) -> Costs:
-        return self._world.costs(
-            spec.model,
-            group.device,
-            spec.tensor_parallel,
-            weights=spec.weights,
-            replicas=replicas,
-        )
-
 
 def _empty(group: DeviceGroup) -> NodeGroup:
     return NodeGroup(spec=group, free=list(range(group.n_devices - 1, -1, -1)))
-
-
-def _scaled(times: StepTimes, factor: float) -> StepTimes:
-    return StepTimes(
-        rollout_s=times.rollout_s * factor,
-        reward_s=times.reward_s * factor,
-        update_s=times.update_s * factor,
-    )
-
-
-def n_slices(spec: JobSpec) -> int:
-    """Copies of the model that train together."""
-    return max(1, spec.train_devices // spec.tensor_parallel)
-
-
-def _kind(spec: JobSpec) -> JobSpec:
-    """What jobs with the same demand have in common."""
-    return replace(
-        spec, name="", steps=0, arrival_s=0.0, weight=1.0, priority=0, tenant="", slack=0.0, seed=0
-    )
