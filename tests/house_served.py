@@ -1,4 +1,4 @@
-"""A real house, on the scripted engine unless told otherwise, served over HTTP from a thread of this process."""
+"""A real house, on the scripted engine unless told otherwise, served from a thread of its own."""
 
 import asyncio
 import contextlib

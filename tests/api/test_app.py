@@ -1,10 +1,14 @@
 """App: health, keys, errors' shape, through the whole edge."""
 
+import logging
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from edge_support import edge
 
 from plait.core.ids import TenantId
+from plait.service import redaction
 
 JSON = {"Content-Type": "application/json"}
 
@@ -45,3 +49,33 @@ async def test_what_is_not_there_answers_in_one_shape(tmp_path: Path, byte_model
         ):
             assert answer.status_code == status, answer.text
             assert set(answer.json()["error"]) == {"message", "type", "code", "param"}
+
+
+async def test_what_was_no_ones_intention_is_told_by_a_number_and_shows_no_secret(
+    tmp_path: Path,
+    byte_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with redaction.installed():
+        async with edge(tmp_path, byte_model) as e:
+            key = (await e.access.issue(TenantId("local"))).key
+            client = e.client(key)
+            for url in (f"/v1/jobs/{key}", f"/v1/{key}?key={key}", f"/v1/runs/{key}/why"):
+                await client.get(url, headers={"X-API-Key": key})
+            await e.client(f"{key}x").get("/v1/me")
+            await client.post("/v1/jobs", json={"file": {key: key}})
+
+            def broken(_tenant_id: TenantId) -> NoReturn:
+                raise ValueError(f"the key {key} is bad")
+
+            monkeypatch.setattr(e.access, "tenant", broken)
+            answer = await client.get("/v1/me")
+            assert answer.status_code == 500
+            message = answer.json()["error"]["message"]
+            number = message.split()[2].rstrip(":")
+    assert key not in answer.text
+    assert number in caplog.text, "the log has the rest"
+    assert "the key tml-… is bad" in caplog.text
+    assert key not in caplog.text

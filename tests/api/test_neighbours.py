@@ -82,6 +82,9 @@ class Bad:
     def __init__(self, server: Served, key: str, foreign: dict[str, str], seed: int) -> None:
         self._server, self._key, self._foreign = server, key, foreign
         self._random = random.Random(seed)
+        compressor = zstandard.ZstdCompressor().compressobj()
+        parts = [compressor.compress(bytes(2**20)) for _ in range(200)]
+        self._packed = b"".join(parts) + compressor.flush()
         self.statuses: Counter[int] = Counter()
         self.wrong: list[str] = []
 
@@ -152,10 +155,8 @@ class Bad:
         ]
 
     async def _bomb(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        compressor = zstandard.ZstdCompressor().compressobj()
-        bomb = b"".join(compressor.compress(bytes(2**20)) for _ in range(200)) + compressor.flush()
         headers = PROTOBUF | {"Content-Encoding": "zstd"}
-        return [await http.post("/api/v1/forward_backward", content=bomb, headers=headers)]
+        return [await http.post("/api/v1/forward_backward", content=self._packed, headers=headers)]
 
     async def _not_finite(self, http: httpx.AsyncClient) -> list[httpx.Response]:
         headers = {"Content-Type": "application/json"}

@@ -6,6 +6,8 @@ import pytest
 import zstandard
 from tinker_support import PROTOBUF, Door, gradient, logprobs, ok
 
+from plait.service.tinker_api import training
+
 
 async def test_a_model_is_trained(door: Door) -> None:
     one = await door.session()
@@ -88,9 +90,16 @@ async def test_a_body_that_is_refused_uses_up_its_number(door: Door, body: bytes
     assert (await model.session.result({"request_id": f"{model.model_id}:1"}))["category"] == "user"
 
 
+async def test_a_large_batch_is_read_off_the_event_loop(door: Door) -> None:
+    model = await (await door.session()).model()
+    assert len(gradient(model.model_id, 1, n=600).SerializeToString()) > training.THREAD_BYTES
+    assert len(logprobs(await model.gradient(n=600))) == 4800
+
+
 @pytest.mark.parametrize(
     ("headers", "body"),
     [
+        (PROTOBUF, b"\x1a\x00" * 300_000),
         (PROTOBUF, b"\xff\xff\xff"),
         (PROTOBUF, b""),
         (PROTOBUF, gradient("", 1).SerializeToString()),

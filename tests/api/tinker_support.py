@@ -154,7 +154,7 @@ def gradient(
     )
     for i in range(n):
         datum = message.data.add()
-        tokens = np.arange(10 + i, 18 + i, dtype="<i4")
+        tokens = np.arange(10, 18, dtype="<i4") + i % 100
         datum.model_input.add().encoded_text.tokens = tokens.tobytes()
         put(datum, "target_tokens", tokens.astype("<i8") + 1)
         put(datum, "weights", np.array([0, 0, 1, 1, 1, 1, 1, 1], "<f4"))

@@ -11,6 +11,7 @@ from conftest import ENVIRONMENTS, NEWEST, PROGRAMS, Run
 from house_served import Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tinker.md"
+pytestmark = pytest.mark.slow
 BEGIN, END = "<!-- methods: made by tests/compat/test_methods.py -->", "<!-- end of methods -->"
 CLIENTS = {"ServiceClient", "TrainingClient", "SamplingClient", "RestClient"}
 

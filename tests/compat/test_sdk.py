@@ -6,6 +6,7 @@ from house_served import Served
 
 from plait.service.tinker_api import clients
 
+pytestmark = pytest.mark.slow
 OTHERWISE = {
     NEWEST: {"sample_use_retrieve_futures": True, "proto_compress_fwdbwd": True},
     "0.24.1": {"proto_write_fwdbwd": False, "fwd_via_fwdbwd": False},

@@ -15,6 +15,7 @@ from plait.core.operations import (
 from plait.service.tinker_api import batches, samples, schema
 from plait.service.work import Batch, SampleWork
 
+pytestmark = pytest.mark.slow
 ROWS = ((-1.0, -2.0, -3.0, -4.0), (-0.5, -1.5))
 RENAMED = {
     "Span": ("PromptProvenanceSpan", "SampledProvenanceSpan"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from served import Served, kill
+from served import UP_S, Served, kill
 from tinker_client import Progress, TinkerClient
 
 N_CLIENTS = 4
@@ -56,7 +56,8 @@ def run(
         for i, target in enumerate(targets):
             progress.until(total * i // kills)
             time.sleep(rng.uniform(0.0, MOMENT_S))
-            done[target] += _strike(served, target, rng)
+            _strike(served, target, rng)
+            done[target] += 1
         progress.until(total)
         for thread in threads:
             thread.join()
@@ -64,18 +65,19 @@ def run(
     return [end for end in ends if end is not None], done
 
 
-def _strike(served: Served, target: Target, rng: random.Random) -> int:
-    """Kill; 1 if there was something to kill."""
+def _strike(served: Served, target: Target, rng: random.Random) -> None:
+    """Kill; a worker as soon as there is one, after a restart."""
     assert served.alive, served.log.read_text()
     if target == "worker":
-        workers = served.workers()
-        if not workers:
-            return 0
+        deadline = time.monotonic() + UP_S
+        while not (workers := served.workers()):
+            assert served.alive, served.log.read_text()
+            assert time.monotonic() < deadline, "no worker came"
+            time.sleep(0.01)
         kill(rng.choice(workers))
-        return 1
+        return
     served.kill(everything=target == "all")
     served.start()
-    return 1
 
 
 def _script(served: Served, model: str, index: int, n_steps: int, progress: Progress) -> Ended:

@@ -17,7 +17,7 @@ def _same(tmp_path: Path, model: str, *arguments: str, n_steps: int, kills: int)
         tmp_path / "wild", model, *arguments, n_steps=n_steps, kills=kills, seed=SEED
     )
     print(f"killed: {done}")
-    assert sum(done.values()) >= 0.9 * kills, "hardly anything was there to kill"
+    assert sum(done.values()) == kills
     assert len(calm) == len(wild) == chaos.N_CLIENTS
     for undisturbed, disturbed in zip(calm, wild, strict=True):
         assert disturbed.files == undisturbed.files

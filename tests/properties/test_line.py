@@ -298,11 +298,10 @@ class LineMachine(RuleBasedStateMachine):
         self.line.wake()
         for seq in numbers:
             end = await self.line.outcome(seq, SOON_S)
-            if end is None:  # it is missing and is about to be given up
-                for _ in range(1000):
+            async with asyncio.timeout(SOON_S):
+                while end is None:  # it is missing and is about to be given up
                     await asyncio.sleep(0)
-                    if (end := await self.line.outcome(seq, SOON_S)) is not None:
-                        break
+                    end = await self.line.outcome(seq, SOON_S)
             assert isinstance(end, Ready | Failed), f"request {seq} has not ended: {end}"
             ends[seq] = end
         return ends

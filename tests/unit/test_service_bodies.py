@@ -68,6 +68,8 @@ def test_other_encodings_are_not_taken() -> None:
         '{"a": 1}'.encode("utf-16"),
         b"[" * (MAX_DEPTH + 2) + b"]" * (MAX_DEPTH + 2),
         b'{"a":' * 100_000,
+        b'["]",' * 100 + b"0" + b"]" * 100,
+        b'["\\"]]",' * 100 + b"0" + b"]" * 100,
     ],
 )
 def test_json_that_nothing_can_hold_is_refused(body: bytes) -> None:

@@ -64,8 +64,8 @@ class Launch:
         shared: Shared | None = None,
     ) -> None:
         """``planned``: jobs that have been checked (``preflight``) and will be added, written down
-        before the workers start. ``shared``: a store that is not this launch's alone:
-        a service's, whose users' functions run in a sandbox."""
+        before the workers start. ``shared``: a store that is not this launch's alone: a service's,
+        whose users' functions run in a sandbox, and which keeps no account of every step."""
         self.directory = Path(directory).resolve()
         self.model = model
         self.sharing = make_policy(policy) if isinstance(policy, str) else policy
@@ -245,6 +245,7 @@ class Launch:
             n_params=self._shape.n_params,
             now=time.monotonic,
             on_broken=give_up,
+            sparse=self._shared is not None,
         )
 
     def _write_down(self, specs: Sequence[JobSpec]) -> None:

@@ -12,16 +12,25 @@ import math
 import re
 from typing import Any, NoReturn
 
+import numpy as np
 import zstandard
 
 from plait.core.errors import RequestError, TooLarge, Unsupported
 from plait.core.text import is_writable
 
 MIB = 2**20
-MAX_BODY = 16 * MIB
-"""Prompts of a million tokens fit, and a job's data files."""
-LARGE = {"/api/v1/forward_backward": 64 * MIB}
-"""Paths with another limit: a client cuts gradients at 5 MB, but never inside a datum."""
+MAX_BODY = MIB
+"""JSON is read on the event loop, where a larger one would hold up everybody's answers."""
+MAX_PROMPT = 8 * MIB
+"""A prompt of a million tokens fits."""
+LARGE = {
+    "/api/v1/forward_backward": 64 * MIB,
+    "/api/v1/asample": MAX_PROMPT,
+    "/v1/completions": MAX_PROMPT,
+    "/v1/chat/completions": MAX_PROMPT,
+    "/v1/jobs": 16 * MIB,
+}
+"""Paths that need more: a client cuts gradients at 5 MB, but never inside a datum."""
 PIECE = 1024
 """Packed bytes that are unpacked at a time: zstd makes at most 32 MiB of them."""
 MAX_DEPTH = 64
@@ -30,7 +39,7 @@ MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u(?:[dD][89a-fA-F]|0000)|[eE]\+?\d{3}|\d{19}")
 """What a body must hold to be worth a second parse."""
-_NO_BRACKETS = re.compile(rb"[^\[\]{}]+")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def max_bytes(path: str) -> int:
@@ -86,15 +95,14 @@ def check_json(body: bytes) -> None:
 
 
 def _depth(body: bytes) -> int:
-    """Of brackets, those in strings counted too: at least the JSON's own."""
-    depth = deepest = 0
-    for bracket in _NO_BRACKETS.sub(b"", body):
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
+    """Of brackets outside strings."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return 0
+    text = np.frombuffer(_STRING.sub(b"", body), np.uint8)
+    opened = (text == ord("[")) | (text == ord("{"))
+    closed = (text == ord("]")) | (text == ord("}"))
+    steps = opened.astype(np.int8) - closed.astype(np.int8)
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
 
 
 def _constant(word: str) -> NoReturn:

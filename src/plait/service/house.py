@@ -33,7 +33,7 @@ from plait.service.carry import Carrier
 from plait.service.checkpoints import Checkpoints
 from plait.service.clients import Clients
 from plait.service.launches import Launches
-from plait.service.line import Line
+from plait.service.line import IDLE_S, Line
 from plait.service.lines import Lines
 from plait.service.log import Log, Owner
 from plait.service.models import Models
@@ -75,6 +75,7 @@ class House:
         policy: str = DEFAULT,
         database: str | None = None,
         session_lost_s: float = LOST_S,
+        idle_s: float = IDLE_S,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         new_hex: Callable[[int], str] = secrets.token_hex,
@@ -85,6 +86,7 @@ class House:
         self.codec, self.wall, self.clock = codec, wall, clock
         self._names, self._settings, self._policy = tuple(models), settings or Settings(), policy
         self._url = database or sqlite_url(self.directory / "plait.db")
+        self._idle_s = idle_s
         self._lost_s, self._new_hex, self._sampling = session_lost_s, new_hex, sampling
         self.boot = new_hex(4)
         """Of this life: what was promised in another may have to be asked for again."""
@@ -216,7 +218,14 @@ class House:
                 wall=self.wall,
             )
 
-        return Line(owner, log=self.log, codec=self.codec, hands=hands, clock=self.clock)
+        return Line(
+            owner,
+            log=self.log,
+            codec=self.codec,
+            hands=hands,
+            clock=self.clock,
+            idle_s=self._idle_s,
+        )
 
     async def _session_over(self, session_id: str, reason: str) -> None:
         self.lines.end_session(session_id, f"session {session_id} is over ({reason})")

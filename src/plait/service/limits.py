@@ -198,7 +198,9 @@ class Limits:
 
     def take_run(self, tenant_id: TenantId) -> Hold | None:
         """Count one more run (a model, a job) as alive; or why it must wait."""
-        account = self._accounts[tenant_id]
+        account = self._accounts.get(tenant_id)
+        if account is None:
+            return None
         most = account.limits.runs
         if most is not None and account.n_runs >= most:
             return Hold(
@@ -210,7 +212,9 @@ class Limits:
 
     def give_run(self, tenant_id: TenantId) -> None:
         """A run that was counted has ended, or was let go."""
-        self._accounts[tenant_id].n_runs -= 1
+        account = self._accounts.get(tenant_id)
+        if account is not None and account.n_runs:
+            account.n_runs -= 1
 
     def check_storage(self, tenant_id: TenantId, n_bytes: int) -> None:
         """Limited if a tenant that stores ``n_bytes`` may not store more."""

