@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from plait.models.cache import cache_root
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-# oneDNN reads it once in a process, and some tests of this one are of deterministic mode, which asks
-# for it. A worker has a process of its own and asks by itself.
+# oneDNN reads it once in a process, and some tests of this one are of deterministic mode, which
+# asks for it. A worker has a process of its own and asks by itself.
 
 KEPT_CACHES = ("models", "rates", "search")
 

@@ -22,7 +22,6 @@ from plait.core.errors import RequestError
 from plait.core.merging import BalancePlan, BalanceView
 from plait.policies.protocol import State
 
-
 ROUNDING = 1e-9
 """A share this little above a whole number may be a rounding error: one sample less is given out
 again to whoever ends first, one too many could not be taken back."""
