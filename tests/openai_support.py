@@ -12,6 +12,7 @@ import openai
 import uvicorn
 from edge_support import Edge, edge
 from launches import SCRIPTED
+from service_support import PickleCodec
 
 from plait.core.ids import TenantId
 
@@ -45,7 +46,8 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A house, its app, and uvicorn on a free port."""
     settings = replace(SCRIPTED, engine=engine)
-    async with edge(directory, model, sampling=None, settings=settings, **over) as e:
+    over = {"sampling": None, "codec": PickleCodec(), "settings": settings, **over}
+    async with edge(directory, model, **over) as e:
         listening = socket.create_server(("127.0.0.1", 0))  # who comes early waits in it
         host, port = listening.getsockname()[:2]
         server = uvicorn.Server(uvicorn.Config(e.app, log_config=None, lifespan="off"))

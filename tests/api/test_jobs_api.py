@@ -138,7 +138,12 @@ async def test_files_come_along_by_plain_names(tmp_path: Path, byte_model: Path)
         spec = job("mine", environment={"name": "dataset", "file": "my-rows.jsonl"})
         (made,) = await submit(alice, file_of(byte_model, spec), files={"my-rows.jsonl": ROWS})
         assert (await ended(alice, made["job_id"]))["status"] == "done"
-        assert list((tmp_path / "submissions").glob("*")) == [], "nobody needs them any more"
+        kept = tmp_path / "submissions"
+
+        async def gone() -> bool:
+            return not list(kept.glob("*"))
+
+        await until(gone)  # nobody needs them any more
         for name in ("../rows.jsonl", "a/b.jsonl", ".jsonl", "x.py", "job.yaml", "x.jsonl\0"):
             sent = {"file": file_of(byte_model, job("b")), "files": {name: ROWS}}
             assert (await alice.post("/v1/jobs", json=sent)).status_code in (400, 422), name

@@ -6,29 +6,17 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import house_served
 import pytest
 from house_served import Served
+from sdk_support import DEADLINE_S, ENVIRONMENTS, Run
 
-from benchmarks.peers.environment import TINKER
-from plait.models.cache import cache_root
 from plait.models.registry import resolve
 from plait.runtime.settings import Settings
-
-ENVIRONMENTS = {
-    sdk: cache_root() / "peers" / env.name / "bin" / "python" for sdk, env in TINKER.items()
-}
-"""Looked up before the tests have a cache of their own."""
-NEWEST = "0.38.0"
-PROGRAMS = Path(__file__).parent / "programs"
-PROBES = Path(__file__).parents[2] / "benchmarks" / "service" / "programs" / "probes.py"
-DEADLINE_S = 150.0
-
-Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

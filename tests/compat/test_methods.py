@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENTS, NEWEST, PROGRAMS, Run
 from house_served import Served
+from sdk_support import ENVIRONMENTS, NEWEST, PROGRAMS, Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tinker.md"
 pytestmark = pytest.mark.slow

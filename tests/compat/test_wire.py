@@ -1,8 +1,8 @@
 """Bytes: ours as the real SDK reads them, and its own as we do."""
 
 import pytest
-from conftest import ENVIRONMENTS, NEWEST, PROGRAMS, Run
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+from sdk_support import ENVIRONMENTS, NEWEST, PROGRAMS, Run
 
 from plait.core.operations import (
     Datum,

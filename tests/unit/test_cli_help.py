@@ -1,8 +1,9 @@
 """The command answers ``--help`` at once: nothing heavy is imported before a verb runs."""
 
+import os
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 import typer.main
@@ -10,8 +11,13 @@ import typer.main
 from plait.cli.main import app
 
 HELP_S = 0.2
+"""Of processor time, which is what it takes where nothing else runs: it reads a few files and waits
+for nobody."""
 TRIES = 15
-"""The machine may be busy with other things: the fastest of these counts."""
+"""The fastest counts."""
+BUSY = 2.0
+"""Load per core beyond which even processor time says nothing: caches are cold, threads share a
+core's units."""
 
 GROUP = typer.main.get_command(app)
 VERBS = sorted(
@@ -21,14 +27,22 @@ VERBS = sorted(
 )
 
 
+def children_s() -> float:
+    """Processor time of the processes that this one has started, and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.parametrize("verb", [(), *VERBS], ids=" ".join)
 def test_help_is_there_at_once(verb: tuple[str, ...]) -> None:
+    if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
+        pytest.skip("the machine is busy")
     command = [sys.executable, "-c", "from plait.cli.entry import main; main()", *verb, "--help"]
     fastest = float("inf")
     for _ in range(TRIES):
-        start = time.perf_counter()
+        before = children_s()
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        fastest = min(fastest, time.perf_counter() - start)
+        fastest = min(fastest, children_s() - before)
         assert done.returncode == 0, done.stderr
         assert "Usage:" in done.stdout
         if fastest < HELP_S:

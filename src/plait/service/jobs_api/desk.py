@@ -92,6 +92,7 @@ class Desk:
         """Take up what has not ended."""
         for row in await asyncio.to_thread(self._store.jobs.list, live=True):
             self._lead(row)
+        await asyncio.to_thread(self._sweep, {led.spec.base_dir for led in self._led.values()})
         self._keeper = asyncio.create_task(self._keep_limits(), name="desk-limits")
         return self
 
@@ -185,6 +186,12 @@ class Desk:
         """Why a job has not begun, or is held back."""
         led = self._led.get(row.job_id)
         return led.waits or led.held if led is not None else ""
+
+    def _sweep(self, wanted: set[str]) -> None:
+        """Remove submissions whose jobs have all ended: a crash may have come first."""
+        for directory in self._uploads.iterdir() if self._uploads.is_dir() else ():
+            if str(directory) not in wanted:
+                shutil.rmtree(directory, ignore_errors=True)
 
     async def _keep_limits(self) -> None:
         """Tell the tenants' limits what jobs use, and hold jobs back that are over one."""

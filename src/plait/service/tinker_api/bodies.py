@@ -89,6 +89,13 @@ class Numbered(Model):
     seq_id: Seq
 
 
+class Pass(Numbered):
+    """A pass over data as clients before 0.25 may write it, in JSON."""
+
+    forward_backward_input: dict[str, Any] | None = None
+    forward_input: dict[str, Any] | None = None
+
+
 class Adam(Body):
     learning_rate: float = 1e-4
     beta1: float = 0.9

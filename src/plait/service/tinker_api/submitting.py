@@ -32,7 +32,7 @@ def body_of(kind: type[bodies.Body], *, protobuf: bool = False) -> dict[str, Any
     """Arguments of a route that reads the raw body itself: what the API's document says of it."""
     content: dict[str, Any] = {"application/json": {"schema": _schema(kind)}}
     if protobuf:
-        content = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
+        content["application/x-protobuf"] = {"schema": {"type": "string", "format": "binary"}}
     document = {"requestBody": {"required": True, "content": content}}
     return {"openapi_extra": document, "responses": responses()}
 

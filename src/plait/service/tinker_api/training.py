@@ -49,12 +49,12 @@ def routes(house: House) -> APIRouter:
             "optimizer_config": {"type": "adamw"},
         }
 
-    @router.post("/forward_backward", **body_of(bodies.Body, protobuf=True))
+    @router.post("/forward_backward", **body_of(bodies.Pass, protobuf=True))
     async def forward_backward(request: Request, who: Caller) -> Promise:
         """Gradients of a batch, or only its log-probs (``forward_only``)."""
         return await _pass(house, who, request, forward_only=False)
 
-    @router.post("/forward", **body_of(bodies.Numbered))
+    @router.post("/forward", **body_of(bodies.Pass))
     async def forward(request: Request, who: Caller) -> Promise:
         """Log-probs of a batch, as clients before 0.25 ask for them."""
         return await _pass(house, who, request, forward_only=True)
