@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
-.PHONY: install demo test chaos check format bench gpu clean
+.PHONY: install sdks demo test chaos check format bench gpu clean
 
 install: $(VENV)/.installed
 
@@ -20,8 +20,12 @@ $(VENV)/.installed: pyproject.toml
 demo: install
 	$(BIN)/plait demo
 
+# Environments of the clients that tests drive the service with: made once, in the user's cache.
+sdks: install
+	$(BIN)/python -m benchmarks.peers.environment
+
 # All tests, the slow and the end-to-end ones included.
-test: install
+test: install sdks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # A hundred kills of a served training: CHAOS_KILLS=300 for more, PLAIT_CHAOS_SEED for other ones,

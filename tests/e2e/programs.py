@@ -13,6 +13,10 @@ import psutil
 from launches import worker_pids
 
 PLAIT = (sys.executable, "-c", "from plait.cli.entry import main; main()")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Tests that a shell has begun in the background ignore it, and what they begin would too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 START_S = 120.0
 """How long a step may be waited for: the machine may be busy with other things."""
 GONE_S = 10.0

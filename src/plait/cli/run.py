@@ -116,7 +116,7 @@ async def drive(
     settings = settings.resolve(shape)
     tokenizer = Tokenizer(model_dir)
     async with open_sources(specs, tokenizer) as sources:
-        with _waking():
+        with _stoppable():
             await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
         if not quiet:
             print(f"launch directory: {directory}\nstarting workers", flush=True)
@@ -166,13 +166,23 @@ async def _until_done(launch: Launch, stop: asyncio.Event, *, quiet: bool) -> di
 
 
 @contextmanager
-def _waking() -> Iterator[None]:
-    """SIGTERM is a Ctrl-C, and either wakes the loop, which otherwise hears of a signal that
-    another thread was given only when the next timer is due."""
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+def _stoppable() -> Iterator[None]:
+    """SIGTERM is a Ctrl-C (KeyboardInterrupt), and either wakes the loop, which otherwise hears of
+    a signal that another thread was given only when the next timer is due."""
+    loop, task, asked = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def ask() -> None:
+        asked.set()
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, ask)
     try:
         yield
+    except asyncio.CancelledError:
+        if asked.is_set():
+            raise KeyboardInterrupt from None
+        raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
