@@ -11,7 +11,7 @@ from plait.service.bodies import check_json
 from plait.service.errors import responses
 from plait.service.ports import House, Who
 from plait.service.tinker_api import batches, bodies, parts
-from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit
+from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit, use_up
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
@@ -83,8 +83,12 @@ def routes(house: House) -> APIRouter:
     async def load_weights(request: Request, who: Caller) -> Promise:
         """A checkpoint into a model, or as a new one (``session_id``, ``model_seq_id``)."""
         raw = await request.body()
-        check_json(raw)
-        body = bodies.read(bodies.LoadWeights, raw)
+        try:
+            check_json(raw)
+            body = bodies.read(bodies.LoadWeights, raw)
+        except RequestError as error:
+            await use_up(house, who, bodies.address(raw), str(error))
+            raise
         if body.model_id is not None and body.seq_id is not None:
             return await submit(house, who, body.model_id, body.seq_id, Kind.LOAD_WEIGHTS, raw)
         if body.session_id is None or body.model_seq_id is None:
@@ -98,10 +102,15 @@ def routes(house: House) -> APIRouter:
 async def _pass(house: House, who: Who, request: Request, *, forward_only: bool) -> Promise:
     raw = await request.body()
     is_json = not request.headers.get("content-type", "").startswith(PROTOBUF)
-    if len(raw) > THREAD_BYTES:
-        asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
-    else:
-        asked = _asked(raw, is_json, forward_only)
+    try:
+        if len(raw) > THREAD_BYTES:
+            asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
+        else:
+            asked = _asked(raw, is_json, forward_only)
+    except RequestError as error:
+        at = bodies.address(raw) if is_json else parts.address(raw)
+        await use_up(house, who, at, str(error))
+        raise
     return await submit(house, who, *asked)
 
 
