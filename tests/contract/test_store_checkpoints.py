@@ -19,6 +19,7 @@ def put(
     size_bytes: int = 0,
     expires_at: float | None = None,
     pinned: bool = False,
+    automatic: bool = False,
 ) -> CheckpointRow:
     return store.checkpoints.put(
         run_id,
@@ -29,6 +30,7 @@ def put(
         size_bytes=size_bytes,
         expires_at=expires_at,
         pinned=pinned,
+        automatic=automatic,
         user_metadata={"note": "é"},
         now=float(version),
     )

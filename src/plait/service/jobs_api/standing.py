@@ -8,7 +8,7 @@ from plait.obs.standing import read_standing
 from plait.runtime.facts import RunFacts
 from plait.service.jobs_api.desk import Desk
 from plait.service.jobs_api.views import JobView, WhyView, iso
-from plait.service.ports import House
+from plait.service.ports import House, Waiting
 from plait.store.jobs import JobRow
 from plait.store.rows import RunRow
 
@@ -84,6 +84,20 @@ def why_view(house: House, run_id: str, facts: RunFacts, now: float) -> WhyView:
         position=position or None,
         expected_s=hold.retry_after_s if hold is not None else pace if word else None,
         since_s=max(0.0, now - facts.since_s),
+    )
+
+
+def why_asked(run_id: str, waiting: Waiting) -> WhyView:
+    """What the requests of a client's model wait for that is not with the workers."""
+    word = "quota" if waiting.state == "paused_rate_limit" else "place"
+    return WhyView(
+        run_id=run_id,
+        stage=BY_LAUNCH,
+        waiting_for=word if waiting.reason else "",
+        reason=waiting.reason or "what was asked of it is about to begin",
+        position=None,
+        expected_s=None,
+        since_s=None,
     )
 
 
