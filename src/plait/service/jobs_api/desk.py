@@ -91,7 +91,12 @@ class Desk:
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
         for row in await asyncio.to_thread(self._store.jobs.list, live=True):
-            self._lead(row)
+            try:
+                self._lead(row)
+            except ValueError as error:  # another version's: the others go on all the same
+                log.warning("job %s cannot be read: %s", row.job_id, error)
+                why = f"this version of plait cannot read it ({told(error)}): submit it again"
+                await self._stands(row, JobStatus.FAILED, why)
         await asyncio.to_thread(self._sweep, {led.spec.base_dir for led in self._led.values()})
         self._keeper = asyncio.create_task(self._keep_limits(), name="desk-limits")
         return self
@@ -302,18 +307,26 @@ class Desk:
         while True:
             try:
                 launch = await self._house.launch(led.spec.model)
-            except NotFound:
-                raise
-            except PlaitError as error:
+            except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
                     return None, ""
                 led.waits = told(error)
-                await asyncio.sleep(AGAIN_S)
+                await self._pause(led)
+                if led.doom is not None:
+                    return JobStatus.CANCELLED, led.doom
                 continue
             ended = await self._join(led, launch)
             if ended is not None:
                 return ended
             led.launch, led.waits = None, "its launch is starting again"
+
+    async def _pause(self, led: _Led) -> None:
+        """Wait for another try, or for its owner to change the job."""
+        led.changed.clear()
+        if led.doom is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await led.changed.wait()
 
     async def _join(self, led: _Led, launch: Launch) -> tuple[JobStatus, str] | None:
         """How it ended in this launch; None if the launch was left before."""
@@ -382,8 +395,11 @@ class Desk:
         return led.row
 
     async def _note(self, led: _Led, status: JobStatus, reason: str) -> None:
-        row = led.row
-        led.row = await self._write(
+        led.row = await self._stands(led.row, status, reason)
+
+    async def _stands(self, row: JobRow, status: JobStatus, reason: str) -> JobRow:
+        """Write down where a job stands."""
+        changed = await self._write(
             self._store.jobs.set_status,
             row.job_id,
             status,
@@ -399,6 +415,7 @@ class Desk:
             detail={"name": row.name, "reason": reason},
             now=self._wall(),
         )
+        return changed
 
 
 def _set_paused(launch: Launch, name: str, paused: bool) -> None:

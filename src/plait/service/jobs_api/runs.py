@@ -11,7 +11,14 @@ from plait.core.ids import JobId
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.desk import Desk
-from plait.service.jobs_api.standing import facts_of, run_facts, spec_of, why_asked, why_job, why_view
+from plait.service.jobs_api.standing import (
+    facts_of,
+    model_of_job,
+    run_facts,
+    why_asked,
+    why_job,
+    why_view,
+)
 from plait.service.jobs_api.views import (
     Limit,
     Offset,
@@ -86,7 +93,7 @@ def _line(house: House, desk: Desk, row: RunRow, job: JobRow | None) -> RunLineV
     if job is not None:
         facts = facts_of(desk, job)
         ended = job.status.value
-        name, model = job.name, spec_of(job).model
+        name, model = job.name, model_of_job(job)
     else:
         try:
             facts = run_facts(house, model, row.run_id)
