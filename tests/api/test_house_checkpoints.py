@@ -44,9 +44,9 @@ async def test_copies_keep_apart(tmp_path: Path, byte_model: Path) -> None:
         async def copied(model_seq: int) -> str:
             path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, kept))).path
             there = {"session_id": one.session_id, "model_seq": model_seq}
-            assert await h.models.copy(ALICE, path, ttl_s=None, **there) == (
-                first := await h.models.copy(ALICE, path, ttl_s=None, **there)
-            ), "asked again, the same"
+            first = await h.models.copy(ALICE, path, ttl_s=None, **there)
+            again = await h.models.copy(ALICE, path, ttl_s=None, **there)
+            assert again == first, "asked again, the same"
             return first
 
         await copied(1)

@@ -413,7 +413,9 @@ class Line:
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
         now = self._ending[entry.seq] = self._stamp()
         try:
-            while not await whole(self._try_to_end(entry, outcome, now)):
+            while True:
+                if await whole(self._try_to_end(entry, outcome, now)):
+                    break
                 await asyncio.sleep(AGAIN_S)
         finally:
             del self._ending[entry.seq]

@@ -57,10 +57,7 @@ def job_view(house: House, desk: Desk, row: JobRow, run: RunRow | None) -> JobVi
     step = int(run.progress.get("step", 0)) if run is not None else 0
     if facts is not None:
         step = max(step, facts.step)
-    if recorder is not None:
-        reward = recorder.standing.reward
-    else:
-        reward = _reward(house, row, step)
+    reward = recorder.standing.reward if recorder is not None else _reward(house, row, step)
     return JobView(
         job_id=row.job_id,
         run_id=row.job_id,
