@@ -12,6 +12,7 @@ import hashlib
 import logging
 import secrets
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -87,6 +88,12 @@ class Desk:
         self._allow_code = allow_code
         self._led: dict[JobId, _Led] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
+        self._reader = asyncio.Semaphore(1)
+        """Who reads a job file: one at a time, for it takes a thread that everybody's requests
+        need, and seconds of a core."""
+        self._turns: defaultdict[TenantId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Of a tenant's submissions one waits for the reader, so that many do not hold up
+        another's."""
 
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
@@ -129,8 +136,9 @@ class Desk:
         rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
         rows: list[JobRow] = []
         try:
-            specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
-            await self._check(specs)
+            async with self._turns[who.tenant_id], self._reader:
+                specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
+                await self._check(specs)
             rows = await self._write(self._add, who.tenant_id, name, specs)
             for row in rows:
                 if row.job_id not in self._led and not row.status.ended:

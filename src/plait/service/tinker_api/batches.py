@@ -38,6 +38,7 @@ def parse(body: bytes) -> Any:
 def read(body: bytes) -> Batch:
     """The work that a stored body asks for."""
     message = parse(body)
+    tensors.check_room(t for datum in message.data for t in datum.loss_fn_inputs.values())
     config: dict[str, float] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
