@@ -12,7 +12,6 @@ import hashlib
 import logging
 import secrets
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
 from plait.rewards import sandbox
+from plait.service.heavy import Heavy
 from plait.service.jobs_api.submission import Rules, job_text, read_jobs
 from plait.service.ports import House, Who
 from plait.store.jobs import JobRow, JobStatus
@@ -88,12 +88,8 @@ class Desk:
         self._allow_code = allow_code
         self._led: dict[JobId, _Led] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
-        self._reader = asyncio.Semaphore(1)
-        """Who reads a job file: one at a time, for it takes a thread that everybody's requests
-        need, and seconds of a core."""
-        self._turns: defaultdict[TenantId, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Of a tenant's submissions one waits for the reader, so that many do not hold up
-        another's."""
+        self._heavy = Heavy(1)
+        """Reading a job file takes seconds."""
 
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
@@ -136,7 +132,7 @@ class Desk:
         rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
         rows: list[JobRow] = []
         try:
-            async with self._turns[who.tenant_id], self._reader:
+            async with self._heavy.turn(who.tenant_id):
                 specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
                 await self._check(specs)
             rows = await self._write(self._add, who.tenant_id, name, specs)
