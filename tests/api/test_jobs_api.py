@@ -10,9 +10,13 @@ import pytest
 import yaml
 from edge_support import ROWS, edge, job, until
 
+from plait.core.errors import ConfigError
 from plait.core.ids import TenantId
 from plait.obs.jsonl import read_jsonl
 from plait.rewards import sandbox
+from plait.service.jobs_api import desk as desk_module
+from plait.service.jobs_api.submission import MAX_TEXT
+from plait.service.ports import Who
 
 
 def file_of(model: Path, *jobs: dict[str, Any]) -> str:
@@ -130,6 +134,40 @@ async def test_what_may_not_run_is_told_and_leaves_nothing(
         assert str(tmp_path) not in message, "where the server keeps things is its own affair"
         assert (await alice.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
         assert list((tmp_path / "submissions").glob("*")) == []
+
+
+async def test_a_job_file_is_short(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        file = file_of(byte_model, job("good")) + "#" * MAX_TEXT
+        answer = await alice.post("/v1/jobs", json={"file": file, "files": FILES})
+        assert answer.status_code == 422
+        assert "send its data as files" in answer.json()["error"]["message"]
+
+
+async def test_job_files_are_read_one_at_a_time_and_by_tenants_in_turn(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, order = 0, list[str]()
+
+    def read_jobs(_directory: Any, _text: Any, _files: Any, _rules: Any, tenant: Any) -> None:
+        nonlocal reading
+        reading += 1
+        assert reading == 1
+        order.append(tenant.tenant_id)
+        reading -= 1
+        raise ConfigError("nothing in it")
+
+    monkeypatch.setattr(desk_module, "read_jobs", read_jobs)
+    async with edge(tmp_path, byte_model) as e:
+        await e.tenant("alice")
+        await e.tenant("bob")
+        desk = desk_module.Desk(e.house, wall=lambda: 0.0)
+        who = [Who(tenant_id=TenantId(t)) for t in ("alice", "alice", "alice", "alice", "bob")]
+        asked = [desk.submit(one, "", {}, None) for one in who]
+        done = await asyncio.gather(*asked, return_exceptions=True)
+    assert [str(error) for error in done] == ["nothing in it"] * 5
+    assert order == ["alice", "bob", "alice", "alice", "alice"]
 
 
 async def test_files_come_along_by_plain_names(tmp_path: Path, byte_model: Path) -> None:

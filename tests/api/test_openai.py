@@ -15,6 +15,7 @@ from openai_support import Served, chatty, served
 from service_support import ALICE, SOON_S, Client
 
 from plait.core.errors import EngineError
+from plait.models.tokenizer import Tokenizer
 from plait.rewards.judge import Judge
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint
 
@@ -233,6 +234,24 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"max_tokens": 10_000}, None, "together at most 256 fit here"),
     ({"messages": []}, "messages", "at least 1"),
 ]
+
+
+async def test_a_text_that_cannot_fit_is_refused_unread(
+    service: Served, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splitting megabytes into tokens would hold everybody up."""
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(Tokenizer, "encode", read)
+    monkeypatch.setattr(Tokenizer, "chat", read)
+    client, text = service.client(), "x" * 100_000
+    with pytest.raises(openai.BadRequestError, match="256 tokens fit here") as found:
+        await client.completions.create(model=model, prompt=["a", text])
+    assert found.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="256 tokens fit here"):
+        await chat(client, model, messages=[{"role": "user", "content": text}])
 
 
 async def test_what_is_not_served_is_refused_with_the_field(service: Served, model: str) -> None:

@@ -10,6 +10,7 @@ from obs_launch import two_job_launch
 from rich.table import Table
 
 from plait.cli import main
+from plait.cli.client.show import show_facts, show_rows
 from plait.cli.console import show, show_json
 
 
@@ -24,6 +25,19 @@ def test_a_table_that_is_piped_is_as_wide_as_it_must_be(capsys: pytest.CaptureFi
     assert all(heading in out for heading in headings)
     show("a short line")
     assert capsys.readouterr().out == "a short line\n"
+
+
+def test_what_people_have_named_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """No id becomes a picture, no label a colour, and none reaches the terminal as a command."""
+    names = ["s-1:train:0", "[/red]x", "[bold]y"]
+    show_rows({"run": "run_id"}, [{"run_id": name} for name in names], none="")
+    out = capsys.readouterr().out
+    assert all(name in out for name in names)
+    show_rows({"label": "label"}, [{"label": "a\x1b]0;b\x07"}], none="")
+    show_facts([("reason", "a\x1b[31mb")])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "a\\x1b[31mb" in out
 
 
 def strict(text: str) -> object:

@@ -12,6 +12,7 @@ from pathlib import Path as Folder
 from plait.core.errors import NotFound, RequestError
 from plait.core.ids import TenantId
 from plait.service import keep, paths
+from plait.service.limits import Limits
 from plait.service.names import model_of, run_of
 from plait.service.paths import Path
 from plait.service.ports import CheckpointInfo
@@ -36,22 +37,39 @@ class Checkpoints:
     """All checkpoints of a house."""
 
     def __init__(
-        self, directory: Folder, store: Store, writer: GroupWriter, *, wall: Callable[[], float]
+        self,
+        directory: Folder,
+        store: Store,
+        writer: GroupWriter,
+        *,
+        wall: Callable[[], float],
+        limits: Limits,
     ) -> None:
         """``directory`` is the house's: rows name what lies below it."""
         self._root, self._store, self._writer, self._wall = directory, store, writer, wall
+        self._limits = limits
 
     async def save(
-        self, model_id: str, seq: int, work: SaveCheckpoint, *, version: int, version_dir: Folder
+        self,
+        model_id: str,
+        seq: int,
+        work: SaveCheckpoint,
+        *,
+        tenant_id: TenantId,
+        version: int,
+        version_dir: Folder,
     ) -> Saved:
         """Keep a committed version under a name. RequestError if the name is taken by another save
-        and not to be used again."""
+        and not to be used again; Limited if the tenant may store no more."""
         path = Path(model_id=model_id, kind=work.kind, name=paths.checked(work.name))
         run_id, name = run_of(model_id), path.checkpoint_id
         relative = str(Folder("checkpoints") / keep.folder_of(path, seq))
         before = await self._read(run_id, name)
-        if before is not None and before.path != relative and not work.overwrite:
+        taken = before is not None and before.path != relative and not self._is_over(before)
+        if taken and not work.overwrite:
             raise RequestError(f"{path} exists already: choose another name, or overwrite it")
+        if before is None or before.path != relative:
+            self._limits.check_storage(tenant_id, await self.stored(tenant_id))
         folder = self._root / relative
         size = await asyncio.to_thread(
             keep.keep, version_dir, folder, kind=work.kind, optimizer=work.optimizer
@@ -74,6 +92,11 @@ class Checkpoints:
             await asyncio.to_thread(keep.remove, self._root / before.path)
         return Saved(path=str(path), size_bytes=size)
 
+    async def stored(self, tenant_id: TenantId) -> int:
+        """Bytes of a tenant's checkpoints."""
+        stored = self._store.checkpoints.bytes_of_tenant
+        return await asyncio.to_thread(stored, tenant_id, now=self._wall())
+
     async def find(self, tenant_id: TenantId, text: str, *, own: bool = False) -> Found:
         """A checkpoint that a tenant may read (``own``: or change); NotFound."""
         path = paths.parse(text)
@@ -92,24 +115,25 @@ class Checkpoints:
         return found
 
     def _may(self, tenant_id: TenantId, run: RunRow, row: CheckpointRow, *, own: bool) -> bool:
-        if row.expires_at is not None and row.expires_at <= self._wall():
+        if self._is_over(row):
             return False
         return run.tenant_id == tenant_id or (row.public and not own)
 
+    def _is_over(self, row: CheckpointRow) -> bool:
+        return row.expires_at is not None and row.expires_at <= self._wall()
+
     async def expire_due(self) -> int:
         """Delete what has expired; how many."""
-        rows = await asyncio.to_thread(self._store.checkpoints.expired, self._wall())
-        await self._delete(rows)
+        rows = await self._writer.write(self._store.checkpoints.delete_expired, self._wall())
+        await self._remove(rows)
         return len(rows)
 
     async def delete(self, found: Found) -> None:
         """Delete one; whoever draws from it has links of its own."""
-        await self._delete([found.row])
+        key = (found.row.run_id, found.row.name)
+        await self._remove(await self._writer.write(self._store.checkpoints.delete_many, [key]))
 
-    async def _delete(self, rows: list[CheckpointRow]) -> None:
-        gone = await self._writer.write(
-            self._store.checkpoints.delete_many, [(row.run_id, row.name) for row in rows]
-        )
+    async def _remove(self, gone: list[CheckpointRow]) -> None:
         for row in gone:
             await asyncio.to_thread(keep.remove, self._root / row.path)
 

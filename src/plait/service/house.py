@@ -136,7 +136,9 @@ class House:
             )
         )
         self.log = Log(self.store, self.writer, wall=self.wall)
-        self.checkpoints = Checkpoints(self.directory, self.store, self.writer, wall=self.wall)
+        self.checkpoints = Checkpoints(
+            self.directory, self.store, self.writer, wall=self.wall, limits=self.access.limits
+        )
         self._residents = Residents(self.launches, self.store, self.writer, share=self.share)
         self.sessions = Sessions(
             self.store,
@@ -156,6 +158,7 @@ class House:
             self.checkpoints,
             wall=self.wall,
             new_session=lambda who: f"s-{self._new_hex(8)}",
+            check_session=self.sessions.check,
         )
         self.sampling = self._make_sampling()
         self.requests = Requests(self.lines, self.sampling)

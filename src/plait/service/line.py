@@ -16,6 +16,7 @@ Nothing here knows what the work is: that is ``carry``'s.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -112,24 +113,28 @@ class Line:
         self.doom = ""
         """Why nothing more is carried out, if so."""
         self.used_s = clock()
+        self._last_at = 0.0
+        self._ending: dict[int, float] = {}
+        """When requests ended whose end is on its way to the disk: nobody knows of it yet."""
 
     # What doors ask.
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's."""
         self.used_s = self._clock()
+        arrived_at = min([self._stamp(), *self._ending.values()])
         while (known := self._entries.get(seq)) is not None:
             await known.durable.wait()
             if self._entries.get(seq) is known:
                 return request_id(self.owner.model_id, seq)
         if not self._order.used(seq):
-            await whole(self._accept(seq, kind, body))
+            await whole(self._accept(seq, kind, body, arrived_at))
         return request_id(self.owner.model_id, seq)
 
-    async def _accept(self, seq: int, kind: Kind, body: bytes) -> None:
-        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=self._log.wall())
+    async def _accept(self, seq: int, kind: Kind, body: bytes, arrived_at: float) -> None:
+        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=arrived_at)
         try:
-            await self._log.accept(self.owner, seq, kind, body)
+            await self._log.accept(self.owner, seq, kind, body, now=arrived_at)
         except BaseException:
             del self._entries[seq]
             raise
@@ -150,16 +155,16 @@ class Line:
             await whole(self._skip(seq, reason))
 
     async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
-        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
+        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamp())
         self._entries[seq] = entry
         try:
-            await self._log.skip(self.owner, seq, reason)
+            await self._log.skip(self.owner, seq, reason, now=entry.accepted_at)
         except BaseException:
             del self._entries[seq]
             raise
         finally:
             entry.durable.set()
-        entry.end(Failed(error=reason, category="user"), self._log.wall())
+        entry.end(Failed(error=reason, category="user"), entry.accepted_at)
         self._order.put(seq, None if given_up else self._clock())
         self.wake()
 
@@ -196,6 +201,7 @@ class Line:
                 entry.ended_at = row.finished_at
                 entry.over.set()
             self._entries[row.seq] = entry
+            self._last_at = max(self._last_at, row.accepted_at, row.finished_at or 0.0)
         seqs = sorted(self._entries)
         start = seqs[0] if seqs else 0
         self._order.rewind(start, seqs, self._clock())
@@ -404,16 +410,20 @@ class Line:
         await self._end(entry, Failed(error=text, category="server"))
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
-        while True:
-            if await whole(self._try_to_end(entry, outcome)):
-                break
-            await asyncio.sleep(AGAIN_S)
+        now = self._ending[entry.seq] = self._stamp()
+        try:
+            while True:
+                if await whole(self._try_to_end(entry, outcome, now)):
+                    break
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            del self._ending[entry.seq]
         if entry.kind in COMMITS:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
                 del self._entries[seq]
 
-    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
-        commits, now = entry.kind in COMMITS, self._log.wall()
+    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed, now: float) -> bool:
+        commits = entry.kind in COMMITS
         model_id = self.owner.model_id
         if not await self._log.end(model_id, entry.seq, outcome, now=now, shed=commits):
             return False
@@ -422,6 +432,12 @@ class Line:
         while len(self._kept) > KEPT:
             self._kept.popleft().outcome = None
         return True
+
+    def _stamp(self) -> float:
+        """The time, later than any before it: it tells what came after what, also where the clock
+        was put back, or another life of the server had another."""
+        self._last_at = max(self._log.wall(), math.nextafter(self._last_at, math.inf))
+        return self._last_at
 
     def _begin_reading(self, entry: Entry) -> None:
         if entry.read is None and (not entry.ended or entry.again):
@@ -434,7 +450,19 @@ class Line:
             body = await self._log.body(self.owner.model_id, entry.seq)
         return await asyncio.to_thread(self._codec.read, entry.kind, body)
 
+    def waits(self) -> Waiting | None:
+        """What it waits for; None if nothing is asked of it."""
+        return None if all(entry.ended for entry in self._entries.values()) else self._waiting()
+
     def _waiting(self) -> Waiting:
-        why = self._hold or self._log.trouble or self._hands.waits()
-        state = self._state if self._hold else "paused_capacity"
-        return Waiting(state=state, reason=why) if why else Waiting()
+        if why := self._hold or self._log.trouble:
+            return Waiting(state=self._state if self._hold else "paused_capacity", reason=why)
+        gap_at = self._order.gives_up_at()
+        if gap_at is not None and not self._open:
+            left_s = max(0.0, gap_at - self._clock())
+            return Waiting(
+                reason=f"request {self._order.next} has not come: what came after it goes on "
+                f"without it in {left_s:.0f} s"
+            )
+        why = self._hands.waits()
+        return Waiting(state="paused_capacity", reason=why) if why else Waiting()

@@ -26,7 +26,7 @@ def show_facts(pairs: Sequence[tuple[str, str]]) -> None:
     """``name: value`` lines, in one column each."""
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        print(f"{name + ':':{width + 1}} {value}")
+        print(f"{name + ':':{width + 1}} {plain(value)}")
 
 
 def said(key: str, value: Any) -> str:
@@ -47,7 +47,12 @@ def said(key: str, value: Any) -> str:
         return f"{int(value):,}"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """What others have written, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def size(n_bytes: float) -> str:

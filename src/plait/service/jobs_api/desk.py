@@ -28,6 +28,7 @@ from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
 from plait.models.tokenizer import Tokenizer
 from plait.rewards import sandbox
+from plait.service.heavy import Heavy
 from plait.service.jobs_api.submission import Rules, job_text, read_jobs
 from plait.service.ports import House, Who
 from plait.store.jobs import JobRow, JobStatus
@@ -87,11 +88,18 @@ class Desk:
         self._allow_code = allow_code
         self._led: dict[JobId, _Led] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
+        self._heavy = Heavy(1)
+        """Reading a job file takes seconds."""
 
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
         for row in await asyncio.to_thread(self._store.jobs.list, live=True):
-            self._lead(row)
+            try:
+                self._lead(row)
+            except ValueError as error:  # another version's: the others go on all the same
+                log.warning("job %s cannot be read: %s", row.job_id, error)
+                why = f"this version of plait cannot read it ({told(error)}): submit it again"
+                await self._stands(row, JobStatus.FAILED, why)
         await asyncio.to_thread(self._sweep, {led.spec.base_dir for led in self._led.values()})
         self._keeper = asyncio.create_task(self._keep_limits(), name="desk-limits")
         return self
@@ -124,8 +132,9 @@ class Desk:
         rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
         rows: list[JobRow] = []
         try:
-            specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
-            await self._check(specs)
+            async with self._heavy.turn(who.tenant_id):
+                specs = await asyncio.to_thread(read_jobs, directory, text, files, rules, tenant)
+                await self._check(specs)
             rows = await self._write(self._add, who.tenant_id, name, specs)
             for row in rows:
                 if row.job_id not in self._led and not row.status.ended:
@@ -302,18 +311,26 @@ class Desk:
         while True:
             try:
                 launch = await self._house.launch(led.spec.model)
-            except NotFound:
-                raise
-            except PlaitError as error:
+            except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
                     return None, ""
                 led.waits = told(error)
-                await asyncio.sleep(AGAIN_S)
+                await self._pause(led)
+                if led.doom is not None:
+                    return JobStatus.CANCELLED, led.doom
                 continue
             ended = await self._join(led, launch)
             if ended is not None:
                 return ended
             led.launch, led.waits = None, "its launch is starting again"
+
+    async def _pause(self, led: _Led) -> None:
+        """Wait for another try, or for its owner to change the job."""
+        led.changed.clear()
+        if led.doom is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await led.changed.wait()
 
     async def _join(self, led: _Led, launch: Launch) -> tuple[JobStatus, str] | None:
         """How it ended in this launch; None if the launch was left before."""
@@ -382,8 +399,11 @@ class Desk:
         return led.row
 
     async def _note(self, led: _Led, status: JobStatus, reason: str) -> None:
-        row = led.row
-        led.row = await self._write(
+        led.row = await self._stands(led.row, status, reason)
+
+    async def _stands(self, row: JobRow, status: JobStatus, reason: str) -> JobRow:
+        """Write down where a job stands."""
+        changed = await self._write(
             self._store.jobs.set_status,
             row.job_id,
             status,
@@ -399,6 +419,7 @@ class Desk:
             detail={"name": row.name, "reason": reason},
             now=self._wall(),
         )
+        return changed
 
 
 def _set_paused(launch: Launch, name: str, paused: bool) -> None:

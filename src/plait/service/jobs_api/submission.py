@@ -31,6 +31,9 @@ DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,90}\.jsonl")
 CODE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,90}\.py")
 """Both are plain names: nothing leads out of the submission's directory."""
 MAX_FILES = 32
+MAX_TEXT = 2**18
+"""Characters of a job file, which is read at some 100,000 a second; data come in files of their
+own."""
 MAX_WEIGHT = 1.0
 """A job shares its tenant's weight; it cannot raise it."""
 
@@ -55,6 +58,11 @@ def read_jobs(
 ) -> tuple[JobSpec, ...]:
     """The jobs of a submission, whose files are put into ``directory``; ConfigError on the first
     mistake."""
+    if len(text) > MAX_TEXT:
+        raise ConfigError(
+            f"the job file has {len(text)} characters, at most {MAX_TEXT} are read: send its data "
+            "as files, or its jobs in several"
+        )
     _write_files(directory, text, files, rules)
     path = directory / JOB_FILE
     try:

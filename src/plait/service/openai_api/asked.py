@@ -17,6 +17,11 @@ DEFAULT_TOKENS = 16
 the context."""
 
 
+CHARS = 64
+"""Characters of a token, on average, that no text has more of: what is longer than so many for each
+token that fits is refused unread. Splitting a text holds everybody up, for seconds per megabyte."""
+
+
 class TooLong(RequestError):
     """Prompt and answer do not fit together."""
 
@@ -56,6 +61,7 @@ async def chat(
         {"role": "system" if m.role == "developer" else m.role, "content": m.text}
         for m in body.messages
     ]
+    _check_length(sum(len(m["content"]) for m in messages), lane)
     try:
         prompt = await asyncio.to_thread(tokenizer.chat, messages)
     except ModelError as error:
@@ -73,6 +79,9 @@ async def completion(
     def tokens() -> list[tuple[int, ...]]:
         return [tokenizer.encode(p) if isinstance(p, str) else tuple(p) for p in body.prompts]
 
+    for text in body.prompts:
+        if isinstance(text, str):
+            _check_length(len(text), lane)
     prompts = await asyncio.to_thread(tokens)
     most = DEFAULT_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
     return _asked(
@@ -86,6 +95,15 @@ async def completion(
         score=bool(body.echo) and body.logprobs is not None,
         seed=seed,
     )
+
+
+def _check_length(n_chars: int, lane: SampleLane) -> None:
+    """TooLong if a text is beyond what fits, however it is split."""
+    if n_chars > (most := lane.longest * CHARS):
+        raise TooLong(
+            f"the prompt has {n_chars} characters: {lane.longest} tokens fit here, and at most "
+            f"{most} characters are read for them"
+        )
 
 
 def _asked(

@@ -38,6 +38,7 @@ def parse(body: bytes) -> Any:
 def read(body: bytes) -> Batch:
     """The work that a stored body asks for."""
     message = parse(body)
+    tensors.check_room(t for datum in message.data for t in datum.loss_fn_inputs.values())
     config: dict[str, float] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
@@ -191,7 +192,7 @@ def from_json(told: Mapping[str, Any], *, forward_only: bool) -> bytes:
             message.loss_fn_config[key] = value
         for i, datum in enumerate(asked["data"]):
             _datum_from_json(message.data.add(), i, datum)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RequestError(f"the body is no forward_backward request ({error!r})") from None
     return bytes(message.SerializeToString())
 

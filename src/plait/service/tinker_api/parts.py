@@ -11,8 +11,10 @@ from plait.core.errors import RequestError
 
 MAX_PARTS = 200_000
 """1,024 data, which is what a client sends at once, with 190 chunks, inputs and spans each."""
-DATUM = 3
-"""The field of the request that holds one."""
+MODEL_ID, SEQ_ID, DATUM = 1, 2, 3
+"""Fields of the request; the last is there once for each datum."""
+MAX_SEQ = 2**31
+MAX_ID = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -25,6 +27,23 @@ def check(body: bytes) -> None:
             n_parts += sum(1 for _ in _fields(body, start, end, MAX_PARTS - n_parts))
         if n_parts > MAX_PARTS:
             raise RequestError(f"the body has more than {MAX_PARTS} parts: send less at once")
+
+
+def address(body: bytes) -> tuple[str, int] | None:
+    """The model and number of a request that could not be taken as a whole, if those can be read:
+    clients write them before anything else."""
+    model_id, seq = "", 0
+    try:
+        for number, start, end in _fields(body, 0, len(body)):
+            if number == MODEL_ID and end - start <= MAX_ID:
+                model_id = body[start:end].decode()
+            elif number == SEQ_ID:
+                seq = _varint(body, start, end)[0]
+            if model_id and seq:
+                break
+    except (RequestError, UnicodeDecodeError):
+        return None
+    return (model_id, seq) if model_id and 1 <= seq < MAX_SEQ else None
 
 
 def _fields(

@@ -1,10 +1,11 @@
 """Tensors: arrays to and from the wire, dense or sparse (CSR), within bounds.
 
 What is written there is never believed: a few bytes can claim any shape, so the shape is held
-against the bytes (dense) or against ``MAX_ELEMENTS`` (sparse) before anything is allocated.
+against the bytes (dense) or against ``MAX_ELEMENTS`` (sparse) before anything is allocated; and
+``check_room`` holds all sparse tensors of a body together against it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,28 @@ from plait.service.tinker_api import schema
 Array = NDArray[Any]
 
 MAX_ELEMENTS = 1 << 24
-"""Of one sparse tensor written out: 16,384 positions of 1,024 targets each, beyond any distillation
-that has been published, and 128 MiB."""
+"""Of the sparse tensors of one body written out: 16,384 positions of 1,024 targets each, beyond any
+distillation that has been published, and 128 MiB."""
 NUMPY: dict[int, "np.dtype[Any]"] = {
     schema.FLOAT32: np.dtype("<f4"),
     schema.INT64: np.dtype("<i8"),
     schema.INT32: np.dtype("<i4"),
     schema.BFLOAT16: np.dtype("<u2"),
 }
+
+
+def check_room(tensors: Iterable[Any]) -> None:
+    """RequestError if the sparse ones among these would be too large together, written out."""
+    n = sum(
+        max(0, tensor.shape[0]) * max(0, tensor.shape[1])
+        for tensor in tensors
+        if tensor.WhichOneof("encoding") == "sparse_csr" and len(tensor.shape) == 2
+    )
+    if n > MAX_ELEMENTS:
+        raise RequestError(
+            f"the sparse tensors have {n} elements together: at most {MAX_ELEMENTS}; send less "
+            "at once"
+        )
 
 
 def read(name: str, tensor: Any) -> Array:

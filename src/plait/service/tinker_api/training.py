@@ -9,19 +9,21 @@ from plait.core.errors import NotFound, RequestError
 from plait.service.auth import Caller
 from plait.service.bodies import check_json
 from plait.service.errors import responses
+from plait.service.heavy import Heavy
 from plait.service.ports import House, Who
 from plait.service.tinker_api import batches, bodies, parts
-from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit
+from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit, use_up
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
 THREAD_BYTES = 2**16
-"""Bodies of data above are looked at off the event loop: it takes up to half a second."""
+"""Bodies of data above are looked at off the event loop: in JSON that takes seconds."""
+LARGE_AT_ONCE = 2
 
 
 def routes(house: House) -> APIRouter:
     """The endpoints, over a house."""
-    router = APIRouter()
+    router, heavy = APIRouter(), Heavy(LARGE_AT_ONCE)
 
     @router.post("/create_model", **body_of(bodies.CreateModel))
     async def create_model(request: Request, who: Caller) -> Promise:
@@ -52,12 +54,12 @@ def routes(house: House) -> APIRouter:
     @router.post("/forward_backward", **body_of(bodies.Pass, protobuf=True))
     async def forward_backward(request: Request, who: Caller) -> Promise:
         """Gradients of a batch, or only its log-probs (``forward_only``)."""
-        return await _pass(house, who, request, forward_only=False)
+        return await _pass(house, heavy, who, request, forward_only=False)
 
     @router.post("/forward", **body_of(bodies.Pass))
     async def forward(request: Request, who: Caller) -> Promise:
         """Log-probs of a batch, as clients before 0.25 ask for them."""
-        return await _pass(house, who, request, forward_only=True)
+        return await _pass(house, heavy, who, request, forward_only=True)
 
     @router.post("/optim_step", **body_of(bodies.OptimStep))
     async def optim_step(request: Request, who: Caller) -> Promise:
@@ -83,8 +85,12 @@ def routes(house: House) -> APIRouter:
     async def load_weights(request: Request, who: Caller) -> Promise:
         """A checkpoint into a model, or as a new one (``session_id``, ``model_seq_id``)."""
         raw = await request.body()
-        check_json(raw)
-        body = bodies.read(bodies.LoadWeights, raw)
+        try:
+            check_json(raw)
+            body = bodies.read(bodies.LoadWeights, raw)
+        except RequestError as error:
+            await use_up(house, who, bodies.address(raw), str(error))
+            raise
         if body.model_id is not None and body.seq_id is not None:
             return await submit(house, who, body.model_id, body.seq_id, Kind.LOAD_WEIGHTS, raw)
         if body.session_id is None or body.model_seq_id is None:
@@ -95,13 +101,21 @@ def routes(house: House) -> APIRouter:
     return router
 
 
-async def _pass(house: House, who: Who, request: Request, *, forward_only: bool) -> Promise:
+async def _pass(
+    house: House, heavy: Heavy, who: Who, request: Request, *, forward_only: bool
+) -> Promise:
     raw = await request.body()
     is_json = not request.headers.get("content-type", "").startswith(PROTOBUF)
-    if len(raw) > THREAD_BYTES:
-        asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
-    else:
-        asked = _asked(raw, is_json, forward_only)
+    try:
+        if len(raw) > THREAD_BYTES:
+            async with heavy.turn(who.tenant_id):
+                asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
+        else:
+            asked = _asked(raw, is_json, forward_only)
+    except RequestError as error:
+        at = bodies.address(raw) if is_json else parts.address(raw)
+        await use_up(house, who, at, str(error))
+        raise
     return await submit(house, who, *asked)
 
 
