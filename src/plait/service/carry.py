@@ -145,6 +145,7 @@ class Carrier:
                 return done
             case SaveCheckpoint():
                 return await self._checkpoints.save(
+                    self._owner.tenant_id,
                     self._owner.model_id,
                     entry.seq,
                     work,

@@ -1,7 +1,8 @@
 """Checkpoints: saved, found, loaded, published, expired and deleted by their ``tinker://`` paths.
 
 A row names a directory that is whole. Another tenant's checkpoint is none, unless it is public and
-only read.
+only read. A save that its tenant has no room for is refused before a file is made; saves of several
+models at one moment may each find the same room.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from pathlib import Path as Folder
 from plait.core.errors import NotFound, RequestError
 from plait.core.ids import TenantId
 from plait.service import keep, paths
+from plait.service.limits import Limits
 from plait.service.names import model_of, run_of
 from plait.service.paths import Path
 from plait.service.ports import CheckpointInfo
@@ -36,16 +38,30 @@ class Checkpoints:
     """All checkpoints of a house."""
 
     def __init__(
-        self, directory: Folder, store: Store, writer: GroupWriter, *, wall: Callable[[], float]
+        self,
+        directory: Folder,
+        store: Store,
+        writer: GroupWriter,
+        *,
+        limits: Limits,
+        wall: Callable[[], float],
     ) -> None:
         """``directory`` is the house's: rows name what lies below it."""
         self._root, self._store, self._writer, self._wall = directory, store, writer, wall
+        self._limits = limits
 
     async def save(
-        self, model_id: str, seq: int, work: SaveCheckpoint, *, version: int, version_dir: Folder
+        self,
+        tenant_id: TenantId,
+        model_id: str,
+        seq: int,
+        work: SaveCheckpoint,
+        *,
+        version: int,
+        version_dir: Folder,
     ) -> Saved:
         """Keep a committed version under a name. RequestError if the name is taken by another save
-        and not to be used again."""
+        and not to be used again; Limited if the tenant has no room for it."""
         path = Path(model_id=model_id, kind=work.kind, name=paths.checked(work.name))
         run_id, name = run_of(model_id), path.checkpoint_id
         relative = str(Folder("checkpoints") / keep.folder_of(path, seq))
@@ -53,6 +69,8 @@ class Checkpoints:
         if before is not None and before.path != relative and not work.overwrite:
             raise RequestError(f"{path} exists already: choose another name, or overwrite it")
         folder = self._root / relative
+        if before is None or before.path != relative:  # else it is done already
+            await self._check_room(tenant_id, version_dir, work, before)
         size = await asyncio.to_thread(
             keep.keep, version_dir, folder, kind=work.kind, optimizer=work.optimizer
         )
@@ -73,6 +91,20 @@ class Checkpoints:
         if before is not None and before.path != relative:
             await asyncio.to_thread(keep.remove, self._root / before.path)
         return Saved(path=str(path), size_bytes=size)
+
+    async def _check_room(
+        self,
+        tenant_id: TenantId,
+        version_dir: Folder,
+        work: SaveCheckpoint,
+        before: CheckpointRow | None,
+    ) -> None:
+        more = await asyncio.to_thread(
+            keep.cost, version_dir, kind=work.kind, optimizer=work.optimizer
+        )
+        stored = await self._writer.write(self._store.checkpoints.bytes_of_tenant, tenant_id)
+        replaced = 0 if before is None else before.size_bytes
+        self._limits.check_storage(tenant_id, stored - replaced, more)
 
     async def find(self, tenant_id: TenantId, text: str, *, own: bool = False) -> Found:
         """A checkpoint that a tenant may read (``own``: or change); NotFound."""

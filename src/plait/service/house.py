@@ -136,7 +136,9 @@ class House:
             )
         )
         self.log = Log(self.store, self.writer, wall=self.wall)
-        self.checkpoints = Checkpoints(self.directory, self.store, self.writer, wall=self.wall)
+        self.checkpoints = Checkpoints(
+            self.directory, self.store, self.writer, limits=self.access.limits, wall=self.wall
+        )
         self._residents = Residents(self.launches, self.store, self.writer, share=self.share)
         self.sessions = Sessions(
             self.store,

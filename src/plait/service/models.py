@@ -149,7 +149,7 @@ class Models:
             user_metadata=row.user_metadata,
         )
         saved = await self._checkpoints.save(
-            model_id, 0, work, version=row.version, version_dir=found.folder
+            who.tenant_id, model_id, 0, work, version=row.version, version_dir=found.folder
         )
         return saved.path
 
