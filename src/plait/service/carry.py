@@ -4,11 +4,12 @@ What makes a version commits with it ``progress``: the number of the request and
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path as Folder
 
-from plait.core.errors import PlaitError, RequestError
+from plait.core.errors import PlaitError, RequestError, StoreError
 from plait.core.operations import StepResult
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
@@ -251,6 +252,9 @@ class Carrier:
 
     async def leave(self, *, ended: str) -> None:
         """Free what the model holds."""
+        if self._client is not None:
+            with contextlib.suppress(StoreError):  # the rest of its account is worth no wait
+                await self._client.settle()
         if self._launch is not None:
             self._residents.let_go(self._launch, self._owner.model_id)
         self._launch = self._client = None

@@ -243,6 +243,7 @@ class House:
                 if n % SWEEP_TICKS == 0:
                     self.lines.forget_idle()
                     await self.checkpoints.expire_due()
+                    await self.launches.settle()
                 if n % TIDY_TICKS == 0:
                     await self.writer.write(tidy, self.store, now=self.wall())
             except StoreError as error:  # a full disk, say: the next tick tries again

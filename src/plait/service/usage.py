@@ -17,8 +17,7 @@ from plait.service.ports import House
 from plait.store.usage import UsageRow
 
 SAMPLED, PROMPT = "sample", "prompt"
-"""Kinds whose tokens are what a model wrote (a job's: with its prompts), and read; all others are
-trained."""
+"""Kinds whose tokens are what a model wrote, and read; all others are trained."""
 UNITS = {
     "requests_per_s": "requests/s",
     "open_requests": "requests",
