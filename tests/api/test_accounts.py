@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from edge_support import ROWS, edge, job, until
 from service_support import ALICE, Client, batch, house
 
-from plait.core.ids import RunId, TenantId
+from plait.core.errors import Unauthorized
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.obs.jsonl import read_jsonl
 from plait.service.work import Kind
 from plait.store.usage import Used
@@ -108,7 +110,8 @@ async def test_what_was_used_is_read_back(tmp_path: Path, byte_model: Path) -> N
         place = e.house.place(str(byte_model)) / "jobs" / made["job_id"]
         samples = list(read_jsonl(place / "samples.jsonl"))
         assert line["sampled_tokens"] == sum(sum(row["turn_tokens"]) for row in samples)
-        assert line["prompt_tokens"] == sum(row["prompt_tokens"] for row in samples)
+        prompts = [row["prompt_tokens"] for row in samples if row["group"] == 0]
+        assert line["prompt_tokens"] == sum(prompts), "one prompt is asked once for all its samples"
         assert line["trained_tokens"] > 0
         assert line["device_s"] > 0
         assert usage["total"]["device_s"] == line["device_s"]
@@ -172,3 +175,38 @@ async def test_what_a_model_is_asked_without_a_step_is_on_the_account(
         await h.launches.settle()
         again = {row.kind: row.tokens for row in h.store.usage.of_tenant(ALICE.tenant_id)}
         assert again == rows, "nothing is charged twice"
+
+
+async def test_clients_are_told_their_tenants_limits(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice", open_requests=100), await e.tenant("bob")
+        asked = {"sdk_version": "0.38.0"}
+        told = [
+            (await one.post("/api/v1/client/config", json=asked)).json() for one in (alice, bob)
+        ]
+        assert [one["sample_max_concurrent_requests"] for one in told] == [50, 2000]
+
+
+async def test_where_no_operators_key_opens_anything_there_is_a_new_one(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        first = await h.access.ensure_local_key()
+        assert first is not None
+        assert await h.access.ensure_local_key() is None, "one is enough"
+        who = h.access.caller(first)
+        assert (who.tenant_id, who.admin) == ("local", True)
+        await h.access.put_tenant(ALICE.tenant_id)
+        theirs = await h.access.issue(ALICE.tenant_id)
+        await h.access.revoke(who.tenant_id, who.key_id)
+    async with house(tmp_path, byte_model) as h:  # all operators' keys are lost and revoked
+        second = await h.access.ensure_local_key()
+        assert second not in (None, first)
+        assert h.access.caller(str(second)).admin
+        assert not h.access.caller(theirs.key).admin, "no tenant's key was made an operator's"
+        with pytest.raises(Unauthorized):
+            h.access.caller(first)
+        await h.access.put_tenant(LOCAL_TENANT, disabled=True)
+        await h.access.revoke(LOCAL_TENANT, h.access.keys(LOCAL_TENANT)[-1].key_id)
+        third = await h.access.ensure_local_key()
+        assert h.access.caller(str(third)).admin, "the tenant was disabled: it is not any more"

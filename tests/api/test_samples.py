@@ -18,6 +18,7 @@ from plait.core.operations import SampleResult
 from plait.service import sample_requests
 from plait.service.house import House
 from plait.service.ports import CLONE, Failed, Ready, Waiting
+from plait.service.sample_lane import Source
 from plait.service.snapshots import Snapshots
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint, Snapshot
 
@@ -291,3 +292,20 @@ async def test_answers_are_let_go_when_told_and_when_nobody_will_ask(
                 break
         else:
             pytest.fail("it takes more than all answers together may")
+
+
+async def test_a_running_jobs_weight_counts_among_its_tenants_runs(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with opened(tmp_path, byte_model) as h:
+        await h.access.put_tenant(ALICE.tenant_id, weight=4.0)
+        launch = await h.launch(str(byte_model))
+        lane = await h.lane(str(byte_model))
+        for name, weight in (("half", 0.5 * 4.0), ("whole", 4.0)):  # as the desk has them made
+            await launch.session.create_run(name, tenant_id=ALICE.tenant_id, weight=weight)
+        shares = [
+            lane._share(Source(tenant_id=ALICE.tenant_id, base_model=str(byte_model), run=run))
+            for run in ("half", "whole", "", "asleep")
+        ]
+        assert [share.run_weight for share in shares] == [0.5, 1.0, 1.0, 1.0]
+        assert {share.weight for share in shares} == {4.0}

@@ -178,7 +178,16 @@ class Outside:
 
     def _shares(self, source: Source) -> Share:
         share = self._share(source.tenant_id)
-        return Share(weight=share.weight, priority=share.priority)
+        own = self._run_weight(source, share.weight)
+        return Share(weight=share.weight, priority=share.priority, run_weight=own)
+
+    def _run_weight(self, source: Source, of_tenant: float) -> float:
+        """Of a run among its tenant's: what a job's file says while the job runs (there it has its
+        tenant's too), else the same for all."""
+        launch = self._launches.launched(source.base_model)
+        if launch is None or not launch.session.has_run(source.run):
+            return 1.0
+        return launch.session.run(source.run).facts.spec.weight / of_tenant
 
     def _on_spent(self, spent: Spent) -> None:
         tenant_id, run = spent.source.tenant_id, spent.source.run
