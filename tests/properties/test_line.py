@@ -20,7 +20,8 @@ from plait.core.operations import AdamParams
 from plait.runtime.gradients import GRADIENT_FAILED
 from plait.service import line
 from plait.service.entry import Entry
-from plait.service.line import Down, Line
+from plait.service.hands import Down
+from plait.service.line import Line
 from plait.service.log import Log, Owner
 from plait.service.order import GAP_S
 from plait.service.ports import Failed, Ready

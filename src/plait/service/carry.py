@@ -15,8 +15,9 @@ from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
 from plait.service.checkpoints import Checkpoints, Found
 from plait.service.entry import Entry
+from plait.service.hands import Down
 from plait.service.limits import Limits
-from plait.service.line import Down, Line
+from plait.service.line import Line
 from plait.service.residents import Known, Residents, is_down
 from plait.service.sampling import Sampling
 from plait.service.work import (

@@ -215,6 +215,11 @@ class SampleRequests:
         if (log := self._logs.get((sampler_id, seq // CLONE))) is not None:
             log.ends.append(request.key)
             log.news.set()
+            while (
+                log.ends and log.ends[0] not in self._requests
+            ):  # let go: no cursor is told of it any more
+                log.ends.popleft()
+                log.first += 1
         request.done.set()
         self._sweep()
 

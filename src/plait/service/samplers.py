@@ -187,8 +187,10 @@ class Samplers:
         for row in rows:
             self._rows.pop(row.sampler_id, None)
             self._joined.pop(row.sampler_id, None)
-            if row.inflight and row.run_id is not None:
-                self._following.get(row.run_id, set()).discard(row.sampler_id)
+            if row.run_id in self._following:
+                self._following[row.run_id].discard(row.sampler_id)
+                if not self._following[row.run_id]:
+                    del self._following[row.run_id]
         await asyncio.to_thread(self._snapshots.drop, session_id)
         return tuple(row.sampler_id for row in rows)
 
