@@ -18,8 +18,8 @@ from plait.core.operations import SampleResult
 from plait.service import sample_requests
 from plait.service.house import House
 from plait.service.ports import CLONE, Failed, Ready, Waiting
-from plait.service.sample_lane import Source
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Source
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint, Snapshot
 
 SLOW = replace(SCRIPTED, engine="slow_engine:build", max_seqs=8)
@@ -309,3 +309,29 @@ async def test_a_running_jobs_weight_counts_among_its_tenants_runs(
         ]
         assert [share.run_weight for share in shares] == [0.5, 1.0, 1.0, 1.0]
         assert {share.weight for share in shares} == {4.0}
+
+
+async def test_answers_that_were_let_go_and_sessions_that_ended_take_nothing(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with opened(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        made = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=1, inflight=True))
+        sampler = (await one.get(made)).sampler_id
+        requests, samplers = h.sampling.samples, h.sampling.samplers
+        await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
+        for seq in range(5):
+            asked = await h.requests.sample(ALICE, sampler, seq, work())
+            await get(h, asked)
+            await h.requests.forget(ALICE, [asked])
+        kept = await h.requests.sample(ALICE, sampler, 5, work())
+        await get(h, kept)
+        ended, cursor = await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
+        assert ([e.request_id for e in ended], cursor) == ([kept], 6)
+        ((_, log),) = requests._logs.items()
+        assert len(log.ends) == 1, "nobody is told of the others any more"
+        await h.requests.forget(ALICE, [kept])
+        await h.clients.finish(ALICE, one.session_id, "success", "")
+        assert (requests._logs, requests._requests, requests._ended) == ({}, {}, {})
+        assert (samplers._rows, samplers._following, samplers._joined) == ({}, {}, {})

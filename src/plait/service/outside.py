@@ -19,9 +19,10 @@ from plait.service.access import Access
 from plait.service.launches import Launches
 from plait.service.ports import Ended, Models, Outcome, Who
 from plait.service.residents import Share as RunShare
-from plait.service.sample_lane import SampleLane, Share, Source, Spent, lane_of
+from plait.service.sample_lane import SampleLane, lane_of
 from plait.service.sample_requests import SampleRequests
 from plait.service.samplers import Samplers
+from plait.service.ticket import Share, Source, Spent
 from plait.service.usage import PROMPT, SAMPLED
 from plait.service.work import Codec, SampleWork
 from plait.store.store import Store

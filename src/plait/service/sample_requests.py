@@ -19,7 +19,8 @@ from itertools import islice
 
 from plait.core.errors import NotFound, PlaitError, RequestLost, RunEnded
 from plait.service.ports import CLONE, Ended, Failed, Outcome, Ready, Who
-from plait.service.sample_lane import SampleLane, Source, Ticket
+from plait.service.sample_lane import SampleLane
+from plait.service.ticket import Source, Ticket
 from plait.service.work import Codec, Kind, SampleWork
 
 log = logging.getLogger(__name__)

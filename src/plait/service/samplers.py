@@ -22,8 +22,8 @@ from plait.core.errors import NotFound, RequestError, SessionEnded
 from plait.core.ids import RunId, TenantId
 from plait.service import names
 from plait.service.ports import Models, Who
-from plait.service.sample_lane import Source
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Source
 from plait.store.samplers import SamplerRow
 from plait.store.store import Store
 
