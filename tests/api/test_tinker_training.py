@@ -6,7 +6,7 @@ import pytest
 import zstandard
 from tinker_support import PROTOBUF, Door, gradient, logprobs, ok
 
-from plait.service.tinker_api import training
+from plait.service.tinker_api import schema, training
 
 
 async def test_a_model_is_trained(door: Door) -> None:
@@ -87,6 +87,24 @@ async def test_a_body_that_is_refused_uses_up_its_number(door: Door, body: bytes
     assert refused.status_code == 400, refused.text
     model.seq = 1
     assert (await model.step())["metrics"]
+    assert (await model.session.result({"request_id": f"{model.model_id}:1"}))["category"] == "user"
+
+
+@pytest.mark.parametrize("kind", ["many parts", "no protobuf", "json"])
+async def test_data_that_is_refused_uses_up_its_number(door: Door, kind: str) -> None:
+    model = await (await door.session()).model()
+    begins = schema.ForwardBackwardRequest(model_id=model.model_id, seq_id=1).SerializeToString()
+    bodies = {
+        "many parts": (PROTOBUF, begins + b"\x1a\x00" * 300_000),
+        "no protobuf": (PROTOBUF, begins + b"\x1c"),
+        "json": ({}, json.dumps({"model_id": model.model_id, "seq_id": 1}).encode()),
+    }
+    headers, body = bodies[kind]
+    url = "/api/v1/forward_backward"
+    refused = await model.session.http.post(url, content=body, headers=headers)
+    assert refused.status_code == 400, refused.text
+    model.seq = 1
+    assert (await model.step())["metrics"], "the next number is not held up"
     assert (await model.session.result({"request_id": f"{model.model_id}:1"}))["category"] == "user"
 
 

@@ -6,13 +6,15 @@ can be repeated without end lies on the two upper levels (data, and their chunks
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from plait.core.errors import RequestError
 
 MAX_PARTS = 200_000
 """1,024 data, which is what a client sends at once, with 190 chunks, inputs and spans each."""
-DATUM = 3
-"""The field of the request that holds one."""
+MODEL_ID, SEQ, DATUM = 1, 2, 3
+"""Fields of the request; the last holds one of its data."""
+MAX_SEQ = 2**31
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -25,6 +27,20 @@ def check(body: bytes) -> None:
             n_parts += sum(1 for _ in _fields(body, start, end, MAX_PARTS - n_parts))
         if n_parts > MAX_PARTS:
             raise RequestError(f"the body has more than {MAX_PARTS} parts: send less at once")
+
+
+def address(body: bytes) -> tuple[str, int] | None:
+    """The model and number of a request that could not be read as a whole, if those can be."""
+    model_id, seq = "", 0
+    with suppress(RequestError, UnicodeDecodeError):
+        for number, start, end in _fields(body, 0, len(body)):
+            if number == MODEL_ID:
+                model_id = body[start:end].decode()
+            elif number == SEQ:
+                seq, _ = _varint(body, start, end)
+            if model_id and 0 < seq < MAX_SEQ:
+                return model_id, seq
+    return None
 
 
 def _fields(

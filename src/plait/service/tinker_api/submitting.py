@@ -63,7 +63,7 @@ async def numbered(
         check_json(raw)
         body = bodies.read(model, raw)
     except RequestError as error:
-        await _use_up(house, who, raw, str(error))
+        await use_up(house, who, bodies.address(raw), str(error))
         raise
     return await submit(house, who, body.model_id, body.seq_id, kind, raw)
 
@@ -81,7 +81,8 @@ async def submit(
     return Promise(request_id=request_id, model_id=model_id)
 
 
-async def _use_up(house: House, who: Who, raw: bytes, reason: str) -> None:
-    if (at := bodies.address(raw)) is not None:
+async def use_up(house: House, who: Who, at: tuple[str, int] | None, reason: str) -> None:
+    """Use up the number of a refused request, if it said its model and number."""
+    if at is not None:
         with suppress(NotFound):  # no such model: there is no line to hold up
             await house.requests.skip(who, *at, reason)

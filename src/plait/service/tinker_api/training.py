@@ -11,7 +11,7 @@ from plait.service.bodies import check_json
 from plait.service.errors import responses
 from plait.service.ports import House, Who
 from plait.service.tinker_api import batches, bodies, parts
-from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit
+from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit, use_up
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
@@ -98,10 +98,15 @@ def routes(house: House) -> APIRouter:
 async def _pass(house: House, who: Who, request: Request, *, forward_only: bool) -> Promise:
     raw = await request.body()
     is_json = not request.headers.get("content-type", "").startswith(PROTOBUF)
-    if len(raw) > THREAD_BYTES:
-        asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
-    else:
-        asked = _asked(raw, is_json, forward_only)
+    try:
+        if len(raw) > THREAD_BYTES:
+            asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
+        else:
+            asked = _asked(raw, is_json, forward_only)
+    except RequestError as error:
+        at = bodies.address(raw) if is_json else parts.address(raw)
+        await use_up(house, who, at, str(error))
+        raise
     return await submit(house, who, *asked)
 
 
