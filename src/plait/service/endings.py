@@ -8,8 +8,8 @@ from collections import deque
 
 from plait.core.errors import PlaitError
 from plait.runtime.whole import whole
-from plait.service.entry import Entry
-from plait.service.log import Log
+from plait.service.entry import GRADIENTS, Entry
+from plait.service.log import Log, Shed
 from plait.service.ports import Failed, Ready
 from plait.service.work import Kind
 
@@ -38,8 +38,8 @@ class Endings:
             await asyncio.sleep(AGAIN_S)
 
     async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
-        commits, now = entry.kind in COMMITS, self._log.wall()
-        if not await self._log.end(self._model_id, entry.seq, outcome, now=now, shed=commits):
+        now, shed = self._log.wall(), _shed(entry, outcome)
+        if not await self._log.end(self._model_id, entry.seq, outcome, now=now, shed=shed):
             return False
         entry.end(outcome, now)
         self._kept.append(entry)
@@ -55,3 +55,12 @@ class Endings:
         log_.error("request %s of %s", entry.seq, self._model_id, exc_info=error)
         text = f"a fault of the server ({type(error).__name__}): its log says more"
         return Failed(error=text, category="server")
+
+
+def _shed(entry: Entry, outcome: Ready | Failed) -> Shed:
+    """A gradient may have to be made again until a version has it; nothing else that has ended."""
+    if isinstance(outcome, Failed):
+        return "own"
+    if entry.kind in COMMITS:
+        return "all"
+    return "none" if entry.kind in GRADIENTS else "own"
