@@ -201,6 +201,10 @@ class Requests:
         self._advance(model)
         return request.request_id
 
+    async def waits(self, who: Who, model_id: str) -> Waiting | None:
+        self.house.model(who, model_id)
+        return None
+
     async def skip(self, who: Who, model_id: str, seq: int, reason: str) -> None:
         model = self.house.model(who, model_id)
         if seq not in model.requests:

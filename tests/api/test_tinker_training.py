@@ -1,12 +1,13 @@
 """Training through the door: bodies in, answers out, and numbers that are used up."""
 
 import json
+from typing import Any
 
 import pytest
 import zstandard
 from tinker_support import PROTOBUF, Door, gradient, logprobs, ok
 
-from plait.service.tinker_api import schema, training
+from plait.service.tinker_api import training
 
 
 async def test_a_model_is_trained(door: Door) -> None:
@@ -90,22 +91,39 @@ async def test_a_body_that_is_refused_uses_up_its_number(door: Door, body: bytes
     assert (await model.session.result({"request_id": f"{model.model_id}:1"}))["category"] == "user"
 
 
-@pytest.mark.parametrize("kind", ["many parts", "no protobuf", "json"])
-async def test_data_that_is_refused_uses_up_its_number(door: Door, kind: str) -> None:
+IMAGE = {"model_input": {"chunks": [{"type": "image"}]}, "loss_fn_inputs": {}}
+BEYOND = {"model_input": {"chunks": [{"tokens": [2**40]}]}, "loss_fn_inputs": {}}
+
+
+@pytest.mark.parametrize("datum", [IMAGE, BEYOND, 5])
+@pytest.mark.parametrize("path", ["forward_backward", "forward"])
+async def test_data_in_json_that_are_refused_use_up_their_number(
+    door: Door, path: str, datum: Any
+) -> None:
     model = await (await door.session()).model()
-    begins = schema.ForwardBackwardRequest(model_id=model.model_id, seq_id=1).SerializeToString()
-    bodies = {
-        "many parts": (PROTOBUF, begins + b"\x1a\x00" * 300_000),
-        "no protobuf": (PROTOBUF, begins + b"\x1c"),
-        "json": ({}, json.dumps({"model_id": model.model_id, "seq_id": 1}).encode()),
-    }
-    headers, body = bodies[kind]
-    url = "/api/v1/forward_backward"
-    refused = await model.session.http.post(url, content=body, headers=headers)
+    asked = {"data": [datum], "loss_fn": "cross_entropy"}
+    refused = await model.send(path, forward_backward_input=asked)
     assert refused.status_code == 400, refused.text
-    model.seq = 1
-    assert (await model.step())["metrics"], "the next number is not held up"
+    assert (await model.step())["metrics"]
     assert (await model.session.result({"request_id": f"{model.model_id}:1"}))["category"] == "user"
+
+
+async def test_protobuf_that_is_refused_uses_up_its_number(door: Door) -> None:
+    model = await (await door.session()).model()
+    raw = gradient(model.model_id, model.number()).SerializeToString()
+    for body in (raw + b"\x1a\x00" * 300_000, raw + b"\x1a\x7f"):
+        refused = await model.session.http.post(
+            "/api/v1/forward_backward", content=body, headers=PROTOBUF
+        )
+        assert refused.status_code == 400
+    assert (await model.step())["metrics"]
+
+
+async def test_a_load_that_is_refused_uses_up_its_number(door: Door) -> None:
+    model = await (await door.session()).model()
+    refused = await model.send("load_weights", path="tinker://a/weights/b")
+    assert refused.status_code == 400
+    assert (await model.step())["metrics"]
 
 
 async def test_a_large_batch_is_read_off_the_event_loop(door: Door) -> None:

@@ -19,6 +19,7 @@ def put(
     size_bytes: int = 0,
     expires_at: float | None = None,
     pinned: bool = False,
+    automatic: bool = False,
 ) -> CheckpointRow:
     return store.checkpoints.put(
         run_id,
@@ -29,6 +30,7 @@ def put(
         size_bytes=size_bytes,
         expires_at=expires_at,
         pinned=pinned,
+        automatic=automatic,
         user_metadata={"note": "é"},
         now=float(version),
     )
@@ -74,8 +76,12 @@ def test_a_tenants_checkpoints_are_those_of_its_runs(store: Store) -> None:
     assert [c.name for c in checkpoints.of_tenant(LOCAL_TENANT)] == ["b", "a"]
     assert [c.name for c in checkpoints.of_tenant(LOCAL_TENANT, limit=1, offset=1)] == ["a"]
     assert [checkpoints.n_of_tenant(t) for t in (LOCAL_TENANT, ANN)] == [2, 1]
-    assert [checkpoints.bytes_of_tenant(t) for t in (LOCAL_TENANT, ANN)] == [2**40 + 5, 7]
-    assert checkpoints.bytes_of_tenant(TenantId("bob")) == 0
+    stored = [checkpoints.bytes_of_tenant(t, now=0.0) for t in (LOCAL_TENANT, ANN)]
+    assert stored == [2**40 + 5, 7]
+    assert checkpoints.bytes_of_tenant(TenantId("bob"), now=0.0) == 0
+    put(store, "over", version=4, size_bytes=100, run_id=theirs, expires_at=5.0)
+    put(store, "ours", version=5, size_bytes=100, run_id=theirs, automatic=True)
+    assert [checkpoints.bytes_of_tenant(ANN, now=t) for t in (4.0, 5.0)] == [107, 7]
 
 
 def test_what_has_expired_is_found_unless_pinned(store: Store) -> None:
@@ -94,6 +100,14 @@ def test_many_are_deleted_at_once_but_none_that_is_pinned(store: Store) -> None:
     gone = store.checkpoints.delete_many([(RUN, n) for n in ("a", "b", "c", "nothing")])
     assert [c.name for c in gone] == ["a", "c"]
     assert [c.name for c in store.checkpoints.list(RUN)] == ["b"]
+
+
+def test_what_has_expired_is_deleted_unless_it_has_more_time_by_then(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        put(store, name, expires_at=5.0, pinned=name == "c")
+    store.checkpoints.set_expiry(RUN, "b", None)
+    assert [c.name for c in store.checkpoints.delete_expired(9.0)] == ["a"]
+    assert [c.name for c in store.checkpoints.list(RUN)] == ["b", "c"]
 
 
 def test_a_checkpoint_of_no_run_is_refused(store: Store) -> None:

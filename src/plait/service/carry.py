@@ -11,6 +11,7 @@ from pathlib import Path as Folder
 
 from plait.core.errors import PlaitError, RequestError, StoreError
 from plait.core.operations import StepResult
+from plait.core.runs import LoraSpec
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
 from plait.service.checkpoints import Checkpoints, Found
@@ -147,10 +148,10 @@ class Carrier:
                 return done
             case SaveCheckpoint():
                 return await self._checkpoints.save(
-                    self._owner.tenant_id,
                     self._owner.model_id,
                     entry.seq,
                     work,
+                    tenant_id=self._owner.tenant_id,
                     version=client.version,
                     version_dir=Folder(client.facts.path),
                 )
@@ -177,8 +178,8 @@ class Carrier:
 
     async def _create(self, work: CreateModel) -> None:
         known = self._known
+        base_model = self._residents.launches.known(work.base_model)
         if known is None:
-            base_model = self._residents.launches.known(work.base_model)
             known = Known(
                 model_id=self._owner.model_id,
                 tenant_id=self._owner.tenant_id,
@@ -186,6 +187,7 @@ class Carrier:
                 lora=work.lora,
                 about={"user_metadata": dict(work.user_metadata)},
             )
+        self._check_mine(known, base_model, work.lora)
         await self._make(known)
 
     async def _create_from(self, entry: Entry, work: LoadModel) -> None:
@@ -203,8 +205,14 @@ class Carrier:
                 lora=source.lora,
                 about={"user_metadata": dict(work.user_metadata), "from": work.path},
             )
+        self._check_mine(self._known, source.base_model, source.lora)
         client = await self._make(self._known)
         await client.load(found.folder, optimizer=work.optimizer, progress=self._progress(entry))
+
+    def _check_mine(self, known: Known, base_model: str, lora: LoraSpec) -> None:
+        """RequestError if there was a model of this number, which is not what is asked for."""
+        if known.tenant_id != self._owner.tenant_id or not known.is_like(base_model, lora):
+            raise RequestError(f"there is a model {self._owner.model_id}: give another number")
 
     async def _make(self, known: Known) -> RunClient:
         self._launch, self._client = await self._residents.take_up(known)
@@ -218,11 +226,10 @@ class Carrier:
         return found
 
     def _fits(self, found: Found, known: Known) -> None:
-        theirs, ours = found.source, known
-        if theirs.base_model != ours.base_model:
+        theirs = found.source
+        if theirs.base_model != known.base_model:
             raise RequestError(f"{found.path} belongs to {theirs.base_model}: make a model of that")
-        shape = [(s.rank, s.alpha, sorted(s.targets)) for s in (theirs.lora, ours.lora)]
-        if shape[0] != shape[1]:
+        if not known.is_like(theirs.base_model, theirs.lora):
             raise RequestError(f"{found.path} is an adapter of another shape: make a model from it")
 
     async def _advanced(self, client: RunClient) -> None:

@@ -43,8 +43,8 @@ class Checkpoints:
         store: Store,
         writer: GroupWriter,
         *,
-        limits: Limits,
         wall: Callable[[], float],
+        limits: Limits,
     ) -> None:
         """``directory`` is the house's: rows name what lies below it."""
         self._root, self._store, self._writer, self._wall = directory, store, writer, wall
@@ -52,11 +52,11 @@ class Checkpoints:
 
     async def save(
         self,
-        tenant_id: TenantId,
         model_id: str,
         seq: int,
         work: SaveCheckpoint,
         *,
+        tenant_id: TenantId,
         version: int,
         version_dir: Folder,
     ) -> Saved:
@@ -66,7 +66,8 @@ class Checkpoints:
         run_id, name = run_of(model_id), path.checkpoint_id
         relative = str(Folder("checkpoints") / keep.folder_of(path, seq))
         before = await self._read(run_id, name)
-        if before is not None and before.path != relative and not work.overwrite:
+        taken = before is not None and before.path != relative and not self._is_over(before)
+        if taken and not work.overwrite:
             raise RequestError(f"{path} exists already: choose another name, or overwrite it")
         folder = self._root / relative
         if before is None or before.path != relative:  # else it is done already
@@ -92,6 +93,11 @@ class Checkpoints:
             await asyncio.to_thread(keep.remove, self._root / before.path)
         return Saved(path=str(path), size_bytes=size)
 
+    async def stored(self, tenant_id: TenantId) -> int:
+        """Bytes of a tenant's checkpoints."""
+        stored = self._store.checkpoints.bytes_of_tenant
+        return await asyncio.to_thread(stored, tenant_id, now=self._wall())
+
     async def _check_room(
         self,
         tenant_id: TenantId,
@@ -102,8 +108,8 @@ class Checkpoints:
         more = await asyncio.to_thread(
             keep.cost, version_dir, kind=work.kind, optimizer=work.optimizer
         )
-        stored = await self._writer.write(self._store.checkpoints.bytes_of_tenant, tenant_id)
-        replaced = 0 if before is None else before.size_bytes
+        stored = await self.stored(tenant_id)
+        replaced = 0 if before is None or self._is_over(before) else before.size_bytes
         self._limits.check_storage(tenant_id, stored - replaced, more)
 
     async def find(self, tenant_id: TenantId, text: str, *, own: bool = False) -> Found:
@@ -124,24 +130,25 @@ class Checkpoints:
         return found
 
     def _may(self, tenant_id: TenantId, run: RunRow, row: CheckpointRow, *, own: bool) -> bool:
-        if row.expires_at is not None and row.expires_at <= self._wall():
+        if self._is_over(row):
             return False
         return run.tenant_id == tenant_id or (row.public and not own)
 
+    def _is_over(self, row: CheckpointRow) -> bool:
+        return row.expires_at is not None and row.expires_at <= self._wall()
+
     async def expire_due(self) -> int:
         """Delete what has expired; how many."""
-        rows = await asyncio.to_thread(self._store.checkpoints.expired, self._wall())
-        await self._delete(rows)
+        rows = await self._writer.write(self._store.checkpoints.delete_expired, self._wall())
+        await self._remove(rows)
         return len(rows)
 
     async def delete(self, found: Found) -> None:
         """Delete one; whoever draws from it has links of its own."""
-        await self._delete([found.row])
+        key = (found.row.run_id, found.row.name)
+        await self._remove(await self._writer.write(self._store.checkpoints.delete_many, [key]))
 
-    async def _delete(self, rows: list[CheckpointRow]) -> None:
-        gone = await self._writer.write(
-            self._store.checkpoints.delete_many, [(row.run_id, row.name) for row in rows]
-        )
+    async def _remove(self, gone: list[CheckpointRow]) -> None:
         for row in gone:
             await asyncio.to_thread(keep.remove, self._root / row.path)
 

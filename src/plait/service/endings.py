@@ -11,6 +11,7 @@ from plait.runtime.whole import whole
 from plait.service.entry import GRADIENTS, Entry
 from plait.service.log import Log, Shed
 from plait.service.ports import Failed, Ready
+from plait.service.stamps import Stamps
 from plait.service.work import Kind
 
 log_ = logging.getLogger(__name__)
@@ -26,19 +27,23 @@ COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
 class Endings:
     """Those of one model's requests."""
 
-    def __init__(self, model_id: str, log: Log) -> None:
-        self._model_id, self._log = model_id, log
+    def __init__(self, model_id: str, log: Log, stamps: Stamps) -> None:
+        self._model_id, self._log, self._stamps = model_id, log, stamps
         self._kept: deque[Entry] = deque()
 
     async def end(self, entry: Entry, outcome: Ready | Failed) -> None:
         """Write down how a request ended, however often that takes."""
-        while True:
-            if await whole(self._try_to_end(entry, outcome)):
-                return
-            await asyncio.sleep(AGAIN_S)
+        now = self._stamps.ending[entry.seq] = self._stamps.next()
+        try:
+            while True:
+                if await whole(self._try_to_end(entry, outcome, now)):
+                    return
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            del self._stamps.ending[entry.seq]
 
-    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed) -> bool:
-        now, shed = self._log.wall(), _shed(entry, outcome)
+    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed, now: float) -> bool:
+        shed = _shed(entry, outcome)
         if not await self._log.end(self._model_id, entry.seq, outcome, now=now, shed=shed):
             return False
         entry.end(outcome, now)

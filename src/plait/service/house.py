@@ -138,7 +138,7 @@ class House:
         )
         self.log = Log(self.store, self.writer, wall=self.wall)
         self.checkpoints = Checkpoints(
-            self.directory, self.store, self.writer, limits=self.access.limits, wall=self.wall
+            self.directory, self.store, self.writer, wall=self.wall, limits=self.access.limits
         )
         self._residents = Residents(self.launches, self.store, self.writer, share=self.share)
         self.sessions = Sessions(
@@ -159,6 +159,7 @@ class House:
             self.checkpoints,
             wall=self.wall,
             new_session=lambda who: f"s-{self._new_hex(8)}",
+            check_session=self.sessions.check,
         )
         self.sampling = self._make_sampling()
         self.requests = Requests(self.lines, self.sampling)

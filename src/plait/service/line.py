@@ -30,6 +30,7 @@ from plait.service.order import Order
 from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
 from plait.service.reading import Reading
 from plait.service.spoilt import spoilt
+from plait.service.stamps import Stamps
 from plait.service.under_way import UnderWay
 from plait.service.work import Batch, Codec, Kind, Step, Work
 from plait.store.requests import RequestRow
@@ -64,7 +65,8 @@ class Line:
     ) -> None:
         self.owner = owner
         self._log, self._clock, self._idle_s = log, clock, idle_s
-        self._endings = Endings(owner.model_id, log)
+        self._stamps = Stamps(log.wall)
+        self._endings = Endings(owner.model_id, log, self._stamps)
         self._reading = Reading(owner.model_id, log, codec)
         self._hands = hands(self)
         self._order = Order()
@@ -86,18 +88,19 @@ class Line:
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's."""
         self.used_s = self._clock()
+        arrived_at = self._stamps.arrival()
         while (known := self._entries.get(seq)) is not None:
             await known.durable.wait()
             if self._entries.get(seq) is known:
                 return request_id(self.owner.model_id, seq)
         if not self._order.used(seq):
-            await whole(self._accept(seq, kind, body))
+            await whole(self._accept(seq, kind, body, arrived_at))
         return request_id(self.owner.model_id, seq)
 
-    async def _accept(self, seq: int, kind: Kind, body: bytes) -> None:
-        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=self._log.wall())
+    async def _accept(self, seq: int, kind: Kind, body: bytes, arrived_at: float) -> None:
+        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=arrived_at)
         try:
-            await self._log.accept(self.owner, seq, kind, body)
+            await self._log.accept(self.owner, seq, kind, body, now=arrived_at)
         except BaseException:
             del self._entries[seq]
             raise
@@ -118,16 +121,16 @@ class Line:
             await whole(self._skip(seq, reason))
 
     async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
-        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._log.wall())
+        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamps.next())
         self._entries[seq] = entry
         try:
-            await self._log.skip(self.owner, seq, reason)
+            await self._log.skip(self.owner, seq, reason, now=entry.accepted_at)
         except BaseException:
             del self._entries[seq]
             raise
         finally:
             entry.durable.set()
-        entry.end(Failed(error=reason, category="user"), self._log.wall())
+        entry.end(Failed(error=reason, category="user"), entry.accepted_at)
         self._order.put(seq, None if given_up else self._clock())
         self.wake()
 
@@ -164,6 +167,7 @@ class Line:
                 entry.ended_at = row.finished_at
                 entry.past()
             self._entries[row.seq] = entry
+            self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
         seqs = sorted(self._entries)
         start = seqs[0] if seqs else 0
         self._order.rewind(start, seqs, self._clock())
@@ -331,7 +335,19 @@ class Line:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
                 del self._entries[seq]
 
+    def waits(self) -> Waiting | None:
+        """What it waits for; None if nothing is asked of it."""
+        return None if all(entry.ended for entry in self._entries.values()) else self._waiting()
+
     def _waiting(self) -> Waiting:
-        why = self._hold or self._log.trouble or self._hands.waits()
-        state = self._state if self._hold else "paused_capacity"
-        return Waiting(state=state, reason=why) if why else Waiting()
+        if why := self._hold or self._log.trouble:
+            return Waiting(state=self._state if self._hold else "paused_capacity", reason=why)
+        gap_at = self._order.gives_up_at()
+        if gap_at is not None and not self._under_way.tasks:
+            left_s = max(0.0, gap_at - self._clock())
+            return Waiting(
+                reason=f"request {self._order.next} has not come: what came after it goes on "
+                f"without it in {left_s:.0f} s"
+            )
+        why = self._hands.waits()
+        return Waiting(state="paused_capacity", reason=why) if why else Waiting()

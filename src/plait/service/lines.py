@@ -10,7 +10,7 @@ from plait.core.ids import TenantId
 from plait.service.line import Line
 from plait.service.log import Log, Owner
 from plait.service.names import read_request_id, session_of
-from plait.service.ports import Outcome, Who
+from plait.service.ports import Outcome, Waiting, Who
 from plait.service.work import Kind
 
 FORGET_S = 900.0
@@ -77,6 +77,14 @@ class Lines:
         if found is None:
             raise NotFound(f"there is no request {request_id}")
         return found
+
+    async def waits(self, who: Who, model_id: str) -> Waiting | None:
+        """As ``ports.Requests.waits``."""
+        line = await self._find(model_id)
+        if line is None:
+            return None
+        _check(line, who.tenant_id, model_id)
+        return line.waits()
 
     async def line(self, who: Who, model_id: str) -> Line:
         """A line of the caller's; NotFound."""

@@ -45,7 +45,9 @@ class Log:
         self.trouble = ""
         """Why ends cannot be written at present, if so."""
 
-    async def accept(self, owner: Owner, seq: int, kind: Kind, body: bytes) -> RequestRow:
+    async def accept(
+        self, owner: Owner, seq: int, kind: Kind, body: bytes, *, now: float
+    ) -> RequestRow:
         """Make a request durable; the original if the number is taken."""
         asked = await self._writer.write(
             self._store.requests.accept,
@@ -55,11 +57,11 @@ class Log:
             tenant_id=owner.tenant_id,
             kind=kind.value,
             body=body,
-            now=self.wall(),
+            now=now,
         )
         return asked.row
 
-    async def skip(self, owner: Owner, seq: int, reason: str) -> RequestRow:
+    async def skip(self, owner: Owner, seq: int, reason: str, *, now: float) -> RequestRow:
         """Use up a number, unless it is taken: then the original."""
         asked = await self._writer.write(
             self._store.requests.skip,
@@ -70,7 +72,7 @@ class Log:
             kind=Kind.SKIPPED.value,
             error=reason,
             category="user",
-            now=self.wall(),
+            now=now,
         )
         return asked.row
 

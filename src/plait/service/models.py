@@ -1,7 +1,8 @@
 """Models: what is known of clients' models and their checkpoints, as doors ask for it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from pathlib import Path
 
 from plait.core.errors import NotFound, RequestError
@@ -28,9 +29,12 @@ class Models:
         *,
         wall: Callable[[], float],
         new_session: Callable[[Who], str],
+        check_session: Callable[[Who, str], Awaitable[None]],
     ) -> None:
+        """``check_session``: raises unless the session is the caller's and lives."""
         self._store, self._writer, self._checkpoints = store, writer, checkpoints
         self._wall, self._new_session = wall, new_session
+        self._check_session = check_session
 
     async def model(self, who: Who, model_id: str) -> ModelInfo:
         """One model."""
@@ -115,7 +119,10 @@ class Models:
         found = await self._checkpoints.find(who.tenant_id, path)
         if (session_id is None) != (model_seq is None):
             raise RequestError("give the session's id and the model's number, or neither")
-        session_id = session_id or self._new_session(who)
+        if session_id is None:
+            session_id = self._new_session(who)
+        else:
+            await self._check_session(who, session_id)
         model_id = f"{session_id}:train:{model_seq or 0}"
         session_of(model_id)
         row, source = found.row, found.source
@@ -130,8 +137,8 @@ class Models:
             "about": {"from": path},
         }
         there = await self._known(model_id)
-        if there is not None and there.tenant_id != who.tenant_id:
-            raise NotFound(f"there is no session {session_id}")
+        if there is not None and not there.is_like(source.base_model, source.lora):
+            raise RequestError(f"{model_id} is a model of another shape: give another number")
         if there is None:
             await self._writer.write(
                 self._store.runs.create,
@@ -148,8 +155,15 @@ class Models:
             ttl_s=ttl_s,
             user_metadata=row.user_metadata,
         )
+        # Instead of a request's number: the same for this checkpoint alone.
+        mark = blake2b(f"{found.path} {row.created_at}".encode(), digest_size=6).digest()
         saved = await self._checkpoints.save(
-            who.tenant_id, model_id, 0, work, version=row.version, version_dir=found.folder
+            model_id,
+            int.from_bytes(mark),
+            work,
+            tenant_id=who.tenant_id,
+            version=row.version,
+            version_dir=found.folder,
         )
         return saved.path
 

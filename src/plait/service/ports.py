@@ -160,6 +160,10 @@ class Requests(Protocol):
         """What became of a request, waiting up to ``wait_s`` for it to end. NotFound; RequestLost
         for a sample of an earlier life of the server."""
 
+    async def waits(self, who: Who, model_id: str) -> Waiting | None:
+        """What a model's numbered requests wait for, also if it could not be made yet; None if none
+        is open, or there is no such model. NotFound of another tenant's."""
+
     async def cancel(self, who: Who, request_id: str) -> None:
         """Stop a sample. A request that has ended, or is none, is left alone."""
 

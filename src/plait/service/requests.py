@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from plait.service.lines import Lines
-from plait.service.ports import Ended, Outcome, Who
+from plait.service.ports import Ended, Outcome, Waiting, Who
 from plait.service.sampling import Sampling
 from plait.service.work import Kind, SampleWork
 
@@ -33,6 +33,10 @@ class Requests:
         if self._samples.owns(request_id):
             return await self._samples.outcome(who, request_id, wait_s=wait_s)
         return await self._lines.outcome(who, request_id, wait_s=wait_s)
+
+    async def waits(self, who: Who, model_id: str) -> Waiting | None:
+        """What a model's numbered requests wait for."""
+        return await self._lines.waits(who, model_id)
 
     async def cancel(self, who: Who, request_id: str) -> None:
         """Stop a sample; anything else is left alone."""

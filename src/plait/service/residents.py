@@ -44,6 +44,11 @@ class Known:
     created_at: float = 0.0
     updated_at: float = 0.0
 
+    def is_like(self, base_model: str, lora: LoraSpec) -> bool:
+        """True if an adapter of that shape fits this model."""
+        shapes = [(s.rank, s.alpha, sorted(s.targets)) for s in (self.lora, lora)]
+        return self.base_model == base_model and shapes[0] == shapes[1]
+
 
 class Residents:
     """Models of all base models."""

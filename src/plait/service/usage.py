@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from plait.core.ids import TenantId
 from plait.service.access import Tenant
 from plait.service.names import model_of
-from plait.service.ports import House
+from plait.service.ports import House, Who
 from plait.store.usage import UsageRow
 
 SAMPLED, PROMPT = "sample", "prompt"
@@ -27,6 +27,8 @@ UNITS = {
     "runs": "runs",
     "storage_bytes": "bytes",
 }
+PART = 1000
+"""Checkpoints that are summed at a time."""
 
 
 class UsageLine(BaseModel):
@@ -121,7 +123,13 @@ async def quota_of(house: House, tenant: Tenant) -> QuotaView:
 
 async def stored_bytes(house: House, tenant_id: TenantId) -> int:
     """Bytes of a tenant's checkpoints, as its quota counts them."""
-    return await asyncio.to_thread(house.store.checkpoints.bytes_of_tenant, tenant_id)
+    who, total, offset = Who(tenant_id=tenant_id), 0, 0
+    while True:
+        page = await house.models.checkpoints(who, model_id=None, limit=PART, offset=offset)
+        total += sum(info.size_bytes for info in page.items)
+        offset += PART
+        if not page.items or offset >= page.total:
+            return total
 
 
 async def events_of(house: House, tenant_id: TenantId, after: int, limit: int) -> EventsView:

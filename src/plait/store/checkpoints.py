@@ -104,6 +104,12 @@ class Checkpoints:
                     gone.append(row)
         return gone
 
+    def delete_expired(self, now: float) -> list[CheckpointRow]:
+        """Forget those whose time is over, in one transaction, so that one which was given more
+        time or another content meanwhile stays; as ``delete_many``."""
+        with self._database.write():
+            return self.delete_many([(row.run_id, row.name) for row in self.expired(now)])
+
     def find(self, run_id: RunId, name: str) -> CheckpointRow | None:
         """One checkpoint, or none."""
         with self._database.read() as connection:
@@ -123,9 +129,16 @@ class Checkpoints:
         """How many checkpoints a tenant has."""
         return self._sum(sa.func.count(), tenant_id)
 
-    def bytes_of_tenant(self, tenant_id: TenantId) -> int:
-        """What they take on the disk."""
-        return self._sum(sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0), tenant_id)
+    def bytes_of_tenant(self, tenant_id: TenantId, *, now: float) -> int:
+        """What those take on the disk that it has asked for and whose time is not over."""
+        total = sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0)
+        expires_at = checkpoints.c.expires_at
+        return self._sum(
+            total,
+            tenant_id,
+            checkpoints.c.automatic.is_(False),
+            sa.or_(expires_at.is_(None), expires_at > now),
+        )
 
     def expired(self, now: float) -> list[CheckpointRow]:
         """Those whose time is over and that nobody has pinned."""
@@ -136,10 +149,12 @@ class Checkpoints:
         )
         return self._select(query.order_by(checkpoints.c.run_id, checkpoints.c.name))
 
-    def _sum(self, what: sa.ColumnElement[int], tenant_id: TenantId) -> int:
+    def _sum(
+        self, what: sa.ColumnElement[int], tenant_id: TenantId, *which: sa.ColumnElement[bool]
+    ) -> int:
         query = sa.select(what).select_from(checkpoints.join(runs))
         with self._database.read() as connection:
-            found = connection.execute(query.where(runs.c.tenant_id == tenant_id))
+            found = connection.execute(query.where(runs.c.tenant_id == tenant_id, *which))
             return int(found.scalar_one())
 
     def _select(self, query: sa.Select[Any]) -> list[CheckpointRow]:

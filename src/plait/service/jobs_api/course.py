@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from plait.core.errors import CLOSED, NotFound, PlaitError, RunEnded
+from plait.core.errors import CLOSED, PlaitError, RunEnded
 from plait.core.ids import RunId
 from plait.core.text import told
 from plait.jobs.launch import Launch
@@ -16,7 +16,7 @@ from plait.jobs.spec import JobSpec
 from plait.service.jobs_api.environments import source_of
 from plait.service.jobs_api.led import Led
 from plait.service.ports import House
-from plait.store.jobs import JobStatus
+from plait.store.jobs import JobRow, JobStatus
 
 PLACE_S = 1.0
 """How often a job that waits for a place among its tenant's runs looks again."""
@@ -37,18 +37,26 @@ class Course:
         while True:
             try:
                 launch = await self._house.launch(led.spec.model)
-            except NotFound:
-                raise
-            except PlaitError as error:
+            except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
                     return None, ""
                 led.waits = told(error)
-                await asyncio.sleep(AGAIN_S)
+                await self._pause(led)
+                if led.doom is not None:
+                    return JobStatus.CANCELLED, led.doom
                 continue
             ended = await self._join(led, launch)
             if ended is not None:
                 return ended
             led.launch, led.waits = None, "its launch is starting again"
+
+    async def _pause(self, led: Led) -> None:
+        """Wait for another try, or for its owner to change the job."""
+        led.changed.clear()
+        if led.doom is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await led.changed.wait()
 
     async def _join(self, led: Led, launch: Launch) -> tuple[JobStatus, str] | None:
         """How it ended in this launch; None if the launch was left before."""
@@ -103,9 +111,12 @@ class Course:
         )
 
     async def note(self, led: Led, status: JobStatus, reason: str) -> None:
-        """Write down how it stands."""
-        row = led.row
-        led.row = await self._house.writer.write(
+        """Write down how a job stands."""
+        led.row = await self.stands(led.row, status, reason)
+
+    async def stands(self, row: JobRow, status: JobStatus, reason: str) -> JobRow:
+        """The same of one that nobody leads; its row."""
+        changed = await self._house.writer.write(
             self._house.store.jobs.set_status,
             row.job_id,
             status,
@@ -121,3 +132,4 @@ class Course:
             detail={"name": row.name, "reason": reason},
             now=self._wall(),
         )
+        return changed

@@ -68,7 +68,12 @@ class Desk:
     async def __aenter__(self) -> Self:
         """Take up what has not ended."""
         for row in await asyncio.to_thread(self._store.jobs.list, live=True):
-            self._lead(row)
+            try:
+                self._lead(row)
+            except ValueError as error:  # another version's: the others go on all the same
+                log.warning("job %s cannot be read: %s", row.job_id, error)
+                why = f"this version of plait cannot read it ({told(error)}): submit it again"
+                await self._course.stands(row, JobStatus.FAILED, why)
         await self._sweep(None)
         self._keeper = asyncio.create_task(self._keep_limits(), name="desk-limits")
         return self

@@ -11,7 +11,14 @@ from plait.core.ids import JobId
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.desk import Desk
-from plait.service.jobs_api.standing import facts_of, run_facts, spec_of, why_job, why_view
+from plait.service.jobs_api.standing import (
+    facts_of,
+    model_of_job,
+    run_facts,
+    why_asked,
+    why_job,
+    why_view,
+)
 from plait.service.jobs_api.views import (
     Limit,
     Offset,
@@ -51,10 +58,18 @@ def router(house: House, desk: Desk, now: Callable[[], float]) -> APIRouter:
         """What a run waits for."""
         if MODEL_ID.fullmatch(run) is None:
             return why_job(house, desk, await desk.find(who, run), now())
-        model = await house.models.model(who, run)
+        try:
+            model = await house.models.model(who, run)
+        except NotFound:
+            if (waiting := await house.requests.waits(who, run)) is None:
+                raise
+            return why_asked(run, waiting)
+        waiting = await house.requests.waits(who, run)
         try:
             facts = run_facts(house, model.base_model, run_of(run))
         except NotFound:
+            if waiting is not None:
+                return why_asked(run, waiting)
             reason = "it failed: nothing more can be trained on it" if model.corrupted else ""
             return WhyView(
                 run_id=run,
@@ -65,7 +80,10 @@ def router(house: House, desk: Desk, now: Callable[[], float]) -> APIRouter:
                 expected_s=None,
                 since_s=None,
             )
-        return why_view(house, run, facts, now())
+        view = why_view(house, run, facts, now())
+        if not view.waiting_for and waiting is not None and waiting.reason:
+            view = view.model_copy(update={"waiting_for": "request", "reason": waiting.reason})
+        return view
 
     return api
 
@@ -75,7 +93,7 @@ def _line(house: House, desk: Desk, row: RunRow, job: JobRow | None) -> RunLineV
     if job is not None:
         facts = facts_of(desk, job)
         ended = job.status.value
-        name, model = job.name, spec_of(job).model
+        name, model = job.name, model_of_job(job)
     else:
         try:
             facts = run_facts(house, model, row.run_id)

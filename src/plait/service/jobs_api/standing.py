@@ -8,7 +8,7 @@ from plait.obs.standing import read_standing
 from plait.runtime.facts import RunFacts
 from plait.service.jobs_api.desk import Desk
 from plait.service.jobs_api.views import JobView, WhyView, iso
-from plait.service.ports import House
+from plait.service.ports import House, Waiting
 from plait.store.jobs import JobRow
 from plait.store.rows import RunRow
 
@@ -17,13 +17,28 @@ BY_LAUNCH = "starting"
 
 
 def layout_of(house: House, row: JobRow) -> JobLayout:
-    """Where a job's files lie."""
-    return LaunchLayout(house.place(spec_of(row).model)).job(row.job_id)
+    """Where a job's files lie; NotFound while its base model is not served."""
+    return LaunchLayout(house.place(model_of_job(row))).job(row.job_id)
 
 
-def spec_of(row: JobRow) -> JobSpec:
-    """The job as it was submitted."""
-    return JobSpec.model_validate(row.spec)
+def model_of_job(row: JobRow) -> str:
+    """The base model of a job, of any version's."""
+    return str(row.spec.get("model", ""))
+
+
+def _n_steps(row: JobRow) -> int | None:
+    """Steps that were asked for; none if this version cannot read that."""
+    try:
+        return JobSpec.model_validate(row.spec).steps
+    except ValueError:
+        return None
+
+
+def _reward(house: House, row: JobRow, step: int) -> float | None:
+    try:
+        return read_standing(layout_of(house, row), step).reward if step else None
+    except NotFound:
+        return None
 
 
 def facts_of(desk: Desk, row: JobRow) -> RunFacts | None:
@@ -36,26 +51,23 @@ def facts_of(desk: Desk, row: JobRow) -> RunFacts | None:
 
 def job_view(house: House, desk: Desk, row: JobRow, run: RunRow | None) -> JobView:
     """One job; reads a file where the job is not running."""
-    spec, facts = spec_of(row), facts_of(desk, row)
+    facts = facts_of(desk, row)
     launch = desk.launch_of(row)
     recorder = launch.recorder.found(row.job_id) if launch is not None else None
     step = int(run.progress.get("step", 0)) if run is not None else 0
     if facts is not None:
         step = max(step, facts.step)
-    if recorder is not None:
-        reward = recorder.standing.reward
-    else:
-        reward = read_standing(layout_of(house, row), step).reward if step else None
+    reward = recorder.standing.reward if recorder is not None else _reward(house, row, step)
     return JobView(
         job_id=row.job_id,
         run_id=row.job_id,
         name=row.name,
-        model=spec.model,
+        model=model_of_job(row),
         status=row.status.value,
         reason=row.reason or desk.waits(row),
         stage=_stage(row, facts, launched=launch is not None),
         step=step,
-        steps=spec.steps,
+        steps=_n_steps(row),
         reward=reward,
         created_at=iso(row.created_at),
         updated_at=iso(row.updated_at),
@@ -84,6 +96,20 @@ def why_view(house: House, run_id: str, facts: RunFacts, now: float) -> WhyView:
         position=position or None,
         expected_s=hold.retry_after_s if hold is not None else pace if word else None,
         since_s=max(0.0, now - facts.since_s),
+    )
+
+
+def why_asked(run_id: str, waiting: Waiting) -> WhyView:
+    """What the requests of a client's model wait for that is not with the workers."""
+    word = "quota" if waiting.state == "paused_rate_limit" else "place"
+    return WhyView(
+        run_id=run_id,
+        stage=BY_LAUNCH,
+        waiting_for=word if waiting.reason else "",
+        reason=waiting.reason or "what was asked of it is about to begin",
+        position=None,
+        expected_s=None,
+        since_s=None,
     )
 
 

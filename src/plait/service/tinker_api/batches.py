@@ -191,7 +191,7 @@ def from_json(told: Mapping[str, Any], *, forward_only: bool) -> bytes:
             message.loss_fn_config[key] = value
         for i, datum in enumerate(asked["data"]):
             _datum_from_json(message.data.add(), i, datum)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RequestError(f"the body is no forward_backward request ({error!r})") from None
     return bytes(message.SerializeToString())
 

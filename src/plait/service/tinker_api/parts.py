@@ -6,15 +6,15 @@ can be repeated without end lies on the two upper levels (data, and their chunks
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from plait.core.errors import RequestError
 
 MAX_PARTS = 200_000
 """1,024 data, which is what a client sends at once, with 190 chunks, inputs and spans each."""
-MODEL_ID, SEQ, DATUM = 1, 2, 3
-"""Fields of the request; the last holds one of its data."""
+MODEL_ID, SEQ_ID, DATUM = 1, 2, 3
+"""Fields of the request; the last is there once for each datum."""
 MAX_SEQ = 2**31
+MAX_ID = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -30,17 +30,20 @@ def check(body: bytes) -> None:
 
 
 def address(body: bytes) -> tuple[str, int] | None:
-    """The model and number of a request that could not be read as a whole, if those can be."""
+    """The model and number of a request that could not be taken as a whole, if those can be read:
+    clients write them before anything else."""
     model_id, seq = "", 0
-    with suppress(RequestError, UnicodeDecodeError):
+    try:
         for number, start, end in _fields(body, 0, len(body)):
-            if number == MODEL_ID:
+            if number == MODEL_ID and end - start <= MAX_ID:
                 model_id = body[start:end].decode()
-            elif number == SEQ:
-                seq, _ = _varint(body, start, end)
-            if model_id and 0 < seq < MAX_SEQ:
-                return model_id, seq
-    return None
+            elif number == SEQ_ID:
+                seq = _varint(body, start, end)[0]
+            if model_id and seq:
+                break
+    except (RequestError, UnicodeDecodeError):
+        return None
+    return (model_id, seq) if model_id and 1 <= seq < MAX_SEQ else None
 
 
 def _fields(

@@ -82,7 +82,7 @@ async def submit(
 
 
 async def use_up(house: House, who: Who, at: tuple[str, int] | None, reason: str) -> None:
-    """Use up the number of a refused request, if it said its model and number."""
+    """Nothing waits for the request of this model and number any more, which was refused."""
     if at is not None:
         with suppress(NotFound):  # no such model: there is no line to hold up
             await house.requests.skip(who, *at, reason)

@@ -83,8 +83,12 @@ def routes(house: House) -> APIRouter:
     async def load_weights(request: Request, who: Caller) -> Promise:
         """A checkpoint into a model, or as a new one (``session_id``, ``model_seq_id``)."""
         raw = await request.body()
-        check_json(raw)
-        body = bodies.read(bodies.LoadWeights, raw)
+        try:
+            check_json(raw)
+            body = bodies.read(bodies.LoadWeights, raw)
+        except RequestError as error:
+            await use_up(house, who, bodies.address(raw), str(error))
+            raise
         if body.model_id is not None and body.seq_id is not None:
             return await submit(house, who, body.model_id, body.seq_id, Kind.LOAD_WEIGHTS, raw)
         if body.session_id is None or body.model_seq_id is None:

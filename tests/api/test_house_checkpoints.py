@@ -1,0 +1,97 @@
+"""House: whose checkpoints are, where they may be copied to, and how much of them there may be."""
+
+from pathlib import Path
+
+import pytest
+from service_support import ALICE, BOB, Client, house
+
+from plait.core.errors import Limited, NotFound, RequestError, SessionEnded
+from plait.core.runs import LoraSpec
+from plait.service.limits import TenantLimits
+from plait.service.ports import Failed, Ready
+from plait.service.work import CheckpointKind, CreateModel, Kind, SaveCheckpoint
+
+
+def _of_rank_2(model: Path) -> CreateModel:
+    return CreateModel(base_model=str(model), lora=LoraSpec(rank=2))
+
+
+async def test_a_copy_goes_into_a_living_session_of_the_callers_own(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    """The path of a public checkpoint tells its owner's session: nobody else makes models there."""
+    async with house(tmp_path, byte_model) as h:
+        one, other = await Client.open(h), await Client.open(h, BOB)
+        await one.create(byte_model)
+        kept = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, kept))).path
+        await h.models.publish(ALICE, path, public=True)
+        for session_id in (one.session_id, "s-0123456789abcdef"):
+            with pytest.raises(NotFound):
+                await h.models.copy(BOB, path, ttl_s=None, session_id=session_id, model_seq=1)
+        await h.clients.finish(BOB, other.session_id, "success", "")
+        with pytest.raises(SessionEnded):
+            await h.models.copy(BOB, path, ttl_s=None, session_id=other.session_id, model_seq=1)
+
+
+async def test_copies_keep_apart(tmp_path: Path, byte_model: Path) -> None:
+    """A copy is no copy of something else, and no model is made where one of another shape is."""
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        kept = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING, overwrite=True)
+
+        async def copied(model_seq: int) -> str:
+            path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, kept))).path
+            there = {"session_id": one.session_id, "model_seq": model_seq}
+            first = await h.models.copy(ALICE, path, ttl_s=None, **there)
+            again = await h.models.copy(ALICE, path, ttl_s=None, **there)
+            assert again == first, "asked again, the same"
+            return first
+
+        await copied(1)
+        await one.gradient(1)
+        await one.step()
+        with pytest.raises(RequestError, match="exists already"):
+            await copied(1)
+        made = Client(h, ALICE, one.session_id, 1)
+        end = await made.end(await made.send(Kind.CREATE_MODEL, _of_rank_2(byte_model), seq=0))
+        assert isinstance(end, Failed)
+        assert "give another number" in end.error
+        two = Client(h, ALICE, one.session_id, 2)
+        await two.get(await two.send(Kind.CREATE_MODEL, _of_rank_2(byte_model), seq=0))
+        with pytest.raises(RequestError, match="another shape"):
+            await copied(2)
+
+
+async def test_a_tenant_stores_so_much(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+
+        async def save(name: str) -> Ready | Failed:
+            work = SaveCheckpoint(name=name, kind=CheckpointKind.TRAINING)
+            return await one.end(await one.send(Kind.SAVE_WEIGHTS, work))
+
+        assert isinstance(await save("first"), Ready)
+        size = h.store.checkpoints.bytes_of_tenant(ALICE.tenant_id, now=h.wall())
+        await h.access.put_tenant(ALICE.tenant_id, limits=TenantLimits(storage_bytes=size + 1))
+        end = await save("second")
+        assert isinstance(end, Failed)
+        assert (end.category, "delete some" in end.error) == ("user", True)
+        page = await h.models.checkpoints(ALICE, model_id=one.model_id, limit=10, offset=0)
+        path = f"tinker://{one.model_id}/weights/first"
+        assert [info.name for info in page.items] == ["first"]
+        with pytest.raises(Limited):
+            await h.models.copy(ALICE, path, ttl_s=None, session_id=None, model_seq=None)
+        await h.models.delete(ALICE, path)
+        assert isinstance(await save("third"), Ready)
+
+
+async def test_the_name_of_what_has_expired_is_free(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        for _ in range(2):
+            work = SaveCheckpoint(name="same", kind=CheckpointKind.TRAINING, ttl_s=0.0)
+            assert (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
