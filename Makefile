@@ -24,7 +24,8 @@ demo: install
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-# A hundred kills of a served training: CHAOS_KILLS=300 for more, PLAIT_CHAOS_SEED for other ones.
+# A hundred kills of a served training: CHAOS_KILLS=300 for more, PLAIT_CHAOS_SEED for other ones,
+# PLAIT_CHAOS_ENGINE=torch with the embedded engine, where that can be deterministic.
 CHAOS_KILLS ?= 100
 chaos: install
 	OMP_NUM_THREADS=1 PLAIT_CHAOS_KILLS=$(CHAOS_KILLS) $(BIN)/python -m pytest -q -s tests/e2e/test_chaos.py

@@ -275,7 +275,9 @@ class Carrier:
 
     def waits(self) -> str:
         """Why the model's work is not being done at the moment."""
-        wait = None if self._client is None else self._client.facts.wait
+        if self._client is None:
+            return "its base model is being started, or its own weights are being loaded"
+        wait = self._client.facts.wait
         return "" if wait is None else f"{wait.reason}: {wait.detail}"
 
 

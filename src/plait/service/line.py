@@ -227,7 +227,6 @@ class Line:
         self._order.rewind(last + 1, behind)
         if not self.doom:
             await self._hands.take_up()
-            self._hold = ""
         while (seq := await self._due()) is not None:
             entry = self._entries[seq]
             if entry.ended and not entry.again:
@@ -292,7 +291,6 @@ class Line:
         while why := self._hands.held():
             self._hold, self._state = why, "paused_rate_limit"
             await asyncio.sleep(AGAIN_S)
-        self._hold = ""
 
     async def _carry(self, entry: Entry, work: Work) -> None:
         """Do it and write down how it ended."""
@@ -301,6 +299,7 @@ class Line:
             if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)):
                 raise EngineError(why)
             body = await self._hands.carry(entry, work)
+            self._hold = ""
         except Down:
             raise
         except Exception as error:
