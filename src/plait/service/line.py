@@ -216,15 +216,14 @@ class Line:
         """Carry out requests from the last committed one on, until there are none for long."""
         last, told_again = await self._hands.committed()
         self._lost = ""
-        here = [entry for entry in self._entries.values() if entry.durable.is_set()]
-        for entry in [e for e in here if e.seq <= last and not e.ended]:
+        for entry in [e for e in self._here() if e.seq <= last and not e.ended]:
             if entry.seq == last and told_again is not None:
                 body = told_again(await self._reading.read(entry))
                 await self._end(entry, Ready(kind=entry.kind, body=body))
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
-        behind = [entry.seq for entry in here if entry.seq > last]
-        self._order.rewind(last + 1, behind)
+        # Asked anew: more may have come while answers were told again.
+        self._order.rewind(last + 1, [e.seq for e in self._here() if e.seq > last])
         if not self.doom:
             await self._hands.take_up()
         while (seq := await self._due()) is not None:
@@ -238,6 +237,9 @@ class Line:
             await self._start(entry)
         await self._under_way.settle()
         await self._hands.leave(ended=self.doom)
+
+    def _here(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.durable.is_set()]
 
     async def _due(self) -> int | None:
         """The next number; None when it is time to leave."""
