@@ -40,12 +40,13 @@ class Endings:
                     return
                 await asyncio.sleep(AGAIN_S)
         finally:
-            del self._stamps.ending[entry.seq]
+            self._stamps.ending.pop(entry.seq, None)
 
     async def _try_to_end(self, entry: Entry, outcome: Ready | Failed, now: float) -> bool:
         shed = _shed(entry, outcome)
         if not await self._log.end(self._model_id, entry.seq, outcome, now=now, shed=shed):
             return False
+        self._stamps.ending.pop(entry.seq, None)  # before anybody can know
         entry.end(outcome, now)
         self._kept.append(entry)
         while len(self._kept) > KEPT:
