@@ -11,7 +11,8 @@ from plait.policies.registry import make
 from plait.runtime.client import RunClient
 from plait.runtime.session import Session
 from plait.runtime.settings import Settings
-from plait.service.sample_lane import SampleLane, Source, lane_of
+from plait.service.sample_lane import SampleLane, lane_of
+from plait.service.ticket import Source
 from plait.service.work import SampleWork
 
 PROMPT = (5, 6, 7, 8)

@@ -16,8 +16,9 @@ from benchmarks.figure import Measured
 from benchmarks.live.launches import spread
 from plait.core.ids import TenantId
 from plait.core.operations import Sample, Sampled, SampleResult, SamplingParams, StopReason
-from plait.service.sample_lane import SampleLane, Share, Source
+from plait.service.sample_lane import SampleLane
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Share, Source
 from plait.service.work import SampleWork
 
 PARKED = (100, 1_000, 10_000)

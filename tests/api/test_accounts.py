@@ -1,10 +1,16 @@
 """Accounts: keys shown once, rotated, revoked; tenants; the ledger read back."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from edge_support import ROWS, edge, job, until
+from service_support import ALICE, Client, batch, house
 
-from plait.core.ids import RunId, TenantId
+from plait.core.errors import Unauthorized
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
+from plait.obs.jsonl import read_jsonl
+from plait.service.work import Kind
 from plait.store.usage import Used
 
 
@@ -101,7 +107,11 @@ async def test_what_was_used_is_read_back(tmp_path: Path, byte_model: Path) -> N
         usage = (await alice.get("/v1/usage")).json()
         (line,) = usage["usage"]
         assert line["run_id"] == made["job_id"]
-        assert line["sampled_tokens"] > 0
+        place = e.house.place(str(byte_model)) / "jobs" / made["job_id"]
+        samples = list(read_jsonl(place / "samples.jsonl"))
+        assert line["sampled_tokens"] == sum(sum(row["turn_tokens"]) for row in samples)
+        prompts = [row["prompt_tokens"] for row in samples if row["group"] == 0]
+        assert line["prompt_tokens"] == sum(prompts), "one prompt is asked once for all its samples"
         assert line["trained_tokens"] > 0
         assert line["device_s"] > 0
         assert usage["total"]["device_s"] == line["device_s"]
@@ -129,3 +139,74 @@ async def test_a_used_up_budget_holds_and_survives_a_restart(
         quota = (await alice.get("/v1/quota")).json()
         assert quota["limits"]["device_s"]["used"] == 6.0
         assert "5 device-seconds" in quota["waiting"]
+
+
+async def test_a_job_that_never_trains_is_on_the_account_too(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    """Every group is worth the same, so no step makes a version that would charge it."""
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        rows = "\n".join(f'{{"prompt": "{i}?", "answer": "no such answer"}}' for i in range(20))
+        sent = {"model": str(byte_model), **job("flat", steps=2)}
+        await alice.post("/v1/jobs", json={"file": sent, "files": {"rows.jsonl": rows}})
+
+        async def ended() -> bool:
+            return str((await alice.get("/v1/jobs/flat")).json()["status"]) in ("done", "failed")
+
+        await until(ended)
+        (line,) = (await alice.get("/v1/usage")).json()["usage"]
+        assert line["trained_tokens"] == 0
+        assert line["sampled_tokens"] > 0
+        assert line["prompt_tokens"] > 0
+
+
+async def test_what_a_model_is_asked_without_a_step_is_on_the_account(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        await one.get(await one.send(Kind.FORWARD, replace(batch(1), train=False)))
+        assert not any(row.tokens for row in h.store.usage.of_tenant(ALICE.tenant_id))
+        await h.launches.settle()
+        rows = {row.kind: row.tokens for row in h.store.usage.of_tenant(ALICE.tenant_id)}
+        assert sum(rows.values()) > 0
+        await h.launches.settle()
+        again = {row.kind: row.tokens for row in h.store.usage.of_tenant(ALICE.tenant_id)}
+        assert again == rows, "nothing is charged twice"
+
+
+async def test_clients_are_told_their_tenants_limits(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice, bob = await e.tenant("alice", open_requests=100), await e.tenant("bob")
+        asked = {"sdk_version": "0.38.0"}
+        told = [
+            (await one.post("/api/v1/client/config", json=asked)).json() for one in (alice, bob)
+        ]
+        assert [one["sample_max_concurrent_requests"] for one in told] == [50, 2000]
+
+
+async def test_where_no_operators_key_opens_anything_there_is_a_new_one(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        first = await h.access.ensure_local_key()
+        assert first is not None
+        assert await h.access.ensure_local_key() is None, "one is enough"
+        who = h.access.caller(first)
+        assert (who.tenant_id, who.admin) == ("local", True)
+        await h.access.put_tenant(ALICE.tenant_id)
+        theirs = await h.access.issue(ALICE.tenant_id)
+        await h.access.revoke(who.tenant_id, who.key_id)
+    async with house(tmp_path, byte_model) as h:  # all operators' keys are lost and revoked
+        second = await h.access.ensure_local_key()
+        assert second not in (None, first)
+        assert h.access.caller(str(second)).admin
+        assert not h.access.caller(theirs.key).admin, "no tenant's key was made an operator's"
+        with pytest.raises(Unauthorized):
+            h.access.caller(first)
+        await h.access.put_tenant(LOCAL_TENANT, disabled=True)
+        await h.access.revoke(LOCAL_TENANT, h.access.keys(LOCAL_TENANT)[-1].key_id)
+        third = await h.access.ensure_local_key()
+        assert h.access.caller(str(third)).admin, "the tenant was disabled: it is not any more"

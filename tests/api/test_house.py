@@ -1,6 +1,7 @@
 """House: numbered requests through the ports, on the scripted engine."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,26 @@ async def test_opened_again_it_goes_on(tmp_path: Path, byte_model: Path) -> None
         await two.gradient(4)
         await two.get(await two.step())
         assert adapter(h, two.model_id) == there
+
+
+async def test_a_body_is_kept_only_while_it_may_be_carried_out_again(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        asked = [
+            await one.create(byte_model),
+            await one.send(Kind.FORWARD, replace(batch(1), train=False)),
+            await one.gradient(1),
+            await one.gradient(2, loss="no such loss"),
+            await one.send(Kind.SAVE_WEIGHTS, SAVE),
+        ]
+        for request_id in asked:
+            await one.end(request_id)
+
+        def kept() -> list[int]:
+            return [n for n in range(6) if h.store.requests.body(one.model_id, n) is not None]
+
+        assert kept() == [2], "a gradient that no version has"
+        await one.get(await one.step())
+        assert kept() == []

@@ -67,14 +67,15 @@ async def test_copies_keep_apart(tmp_path: Path, byte_model: Path) -> None:
 async def test_a_tenant_stores_so_much(tmp_path: Path, byte_model: Path) -> None:
     async with house(tmp_path, byte_model) as h:
         one = await Client.open(h)
-        await h.access.put_tenant(ALICE.tenant_id, limits=TenantLimits(storage_bytes=1))
         await one.create(byte_model)
 
         async def save(name: str) -> Ready | Failed:
             work = SaveCheckpoint(name=name, kind=CheckpointKind.TRAINING)
             return await one.end(await one.send(Kind.SAVE_WEIGHTS, work))
 
-        assert isinstance(await save("first"), Ready), "it stores nothing yet"
+        assert isinstance(await save("first"), Ready)
+        size = h.store.checkpoints.bytes_of_tenant(ALICE.tenant_id, now=h.wall())
+        await h.access.put_tenant(ALICE.tenant_id, limits=TenantLimits(storage_bytes=size + 1))
         end = await save("second")
         assert isinstance(end, Failed)
         assert (end.category, "delete some" in end.error) == ("user", True)

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_support import Client, adapter, datum, house
+from service_support import ALICE, BOB, Client, adapter, datum, house
 
-from plait.core.errors import StoreError
+from plait.core.errors import Limited, StoreError
+from plait.service.limits import TenantLimits
 from plait.service.ports import Failed
 from plait.service.work import Batch, CheckpointKind, Kind, SaveCheckpoint
 
@@ -62,6 +64,35 @@ async def test_a_full_disk_stops_saving_and_nothing_else(
         ballast.unlink()
         again = await one.send(Kind.SAVE_WEIGHTS, save("a"))
         assert (await one.get(again)).path.endswith("/weights/a"), "the name was not used up"
+
+
+async def test_over_its_storage_a_tenant_saves_no_more_and_trains_on(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one, two = await Client.open(h), await Client.open(h, BOB)
+        await one.create(byte_model)
+        await one.gradient(1)
+        await one.step()
+        size = (await one.get(await one.send(Kind.SAVE_WEIGHTS, save("a")))).size_bytes
+        limits = TenantLimits(storage_bytes=2 * size - 1)
+        await h.access.put_tenant(ALICE.tenant_id, limits=limits)
+        refused = await one.end(await one.send(Kind.SAVE_WEIGHTS, save("b")))
+        assert isinstance(refused, Failed)
+        assert refused.category == "user"
+        assert f"{size} of {2 * size - 1} bytes" in refused.error
+        assert "delete some" in refused.error
+        path = f"tinker://{one.model_id}/weights/a"
+        with pytest.raises(Limited, match="delete some"):
+            await h.models.copy(ALICE, path, ttl_s=None, session_id=None, model_seq=None)
+        await one.gradient(2)
+        assert (await one.get(await one.step())).version == 2, "its number was used up"
+        over = replace(save("a"), overwrite=True)
+        await one.get(await one.send(Kind.SAVE_WEIGHTS, over))
+        await two.create(byte_model)
+        await two.get(await two.send(Kind.SAVE_WEIGHTS, save("b")))
+        await h.models.delete(ALICE, path)
+        await one.get(await one.send(Kind.SAVE_WEIGHTS, save("b")))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from edge_support import ROWS, edge, job, until
 
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, WorkerLost
 from plait.core.ids import TenantId
 from plait.obs.jsonl import read_jsonl
 from plait.rewards import sandbox
@@ -270,6 +270,78 @@ async def test_a_job_goes_on_after_a_restart_as_if_there_was_none(
         whole, _ = await submit(bob, file)
         await ended(bob, whole["job_id"])
     assert rows(tmp_path / "one", made["job_id"]) == rows(tmp_path / "two", whole["job_id"])
+
+
+async def test_a_failed_job_goes_on_when_its_owner_asks_for_it(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=8)))
+        url = f"/v1/jobs/{made['job_id']}"
+
+        async def far() -> bool:
+            return bool((await alice.get(url)).json()["step"] >= 2)
+
+        await until(far)
+        launch = e.house.launched(str(byte_model))
+        assert launch is not None
+        launch.session.head.give_up(WorkerLost("the workers die on every start"))
+        failed = await ended(alice, made["job_id"])
+        assert (failed["status"], failed["reason"]) == ("failed", "the workers die on every start")
+        again = (await alice.post(f"{url}/resume")).json()
+        assert (again["status"], again["reason"] != failed["reason"]) == ("queued", True)
+        assert again["step"] >= 2, "from its last committed step"
+        assert (await ended(alice, made["job_id"]))["status"] == "done"
+        rows = (await alice.get(f"{url}/metrics")).json()["steps"]
+        assert [row["step"] for row in rows] == list(range(1, 9))
+        refused = await alice.post(f"{url}/resume")
+        assert refused.status_code == 409
+        assert "has ended (done): submit it again" in refused.text
+
+
+async def test_files_of_a_failed_job_are_kept_for_a_week(tmp_path: Path, byte_model: Path) -> None:
+    now = [1_800_000_000.0]
+    async with edge(tmp_path, byte_model, app={"wall": lambda: now[0]}) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=10**6)))
+        url = f"/v1/jobs/{made['job_id']}"
+        await until(lambda: _running(alice, url))
+        launch = e.house.launched(str(byte_model))
+        assert launch is not None
+        launch.session.head.give_up(WorkerLost("gone"))
+        await ended(alice, made["job_id"])
+        assert len(list((tmp_path / "submissions").iterdir())) == 1
+        now[0] += 8 * 86400.0
+    async with edge(tmp_path, byte_model, app={"wall": lambda: now[0]}) as e:
+        alice = e.client((await e.access.issue(TenantId("alice"))).key)
+        assert list((tmp_path / "submissions").iterdir()) == []
+        refused = await alice.post(f"{url}/resume")
+        assert refused.status_code == 409
+        assert "submit it again" in refused.text
+
+
+async def _running(client: httpx.AsyncClient, url: str) -> bool:
+    return bool((await client.get(url)).json()["status"] == "running")
+
+
+async def test_jobs_that_have_ended_take_nothing(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        names = ("a", "b", "c")
+        for row in await submit(alice, file_of(byte_model, *(job(n, steps=1) for n in names))):
+            assert (await ended(alice, row["job_id"]))["status"] == "done"
+        launch = e.house.launched(str(byte_model))
+        assert launch is not None
+
+        async def forgotten() -> bool:
+            session = launch.session
+            return not (launch.specs or session.head.roster.all() or session._clients)
+
+        await until(forgotten)
+        assert launch._tasks == {}
+        assert launch.recorder._jobs == {}
+        assert (await alice.get("/v1/jobs/a")).json()["step"] == 1, "as its files have it"
 
 
 async def test_over_the_limit_of_runs_a_job_waits_and_says_why(

@@ -19,6 +19,7 @@ from plait.service import sample_requests
 from plait.service.house import House
 from plait.service.ports import CLONE, Failed, Ready, Waiting
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Source
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint, Snapshot
 
 SLOW = replace(SCRIPTED, engine="slow_engine:build", max_seqs=8)
@@ -291,3 +292,46 @@ async def test_answers_are_let_go_when_told_and_when_nobody_will_ask(
                 break
         else:
             pytest.fail("it takes more than all answers together may")
+
+
+async def test_a_running_jobs_weight_counts_among_its_tenants_runs(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with opened(tmp_path, byte_model) as h:
+        await h.access.put_tenant(ALICE.tenant_id, weight=4.0)
+        launch = await h.launch(str(byte_model))
+        lane = await h.lane(str(byte_model))
+        for name, weight in (("half", 0.5 * 4.0), ("whole", 4.0)):  # as the desk has them made
+            await launch.session.create_run(name, tenant_id=ALICE.tenant_id, weight=weight)
+        shares = [
+            lane._share(Source(tenant_id=ALICE.tenant_id, base_model=str(byte_model), run=run))
+            for run in ("half", "whole", "", "asleep")
+        ]
+        assert [share.run_weight for share in shares] == [0.5, 1.0, 1.0, 1.0]
+        assert {share.weight for share in shares} == {4.0}
+
+
+async def test_answers_that_were_let_go_and_sessions_that_ended_take_nothing(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with opened(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        made = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=1, inflight=True))
+        sampler = (await one.get(made)).sampler_id
+        requests, samplers = h.sampling.samples, h.sampling.samplers
+        await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
+        for seq in range(5):
+            asked = await h.requests.sample(ALICE, sampler, seq, work())
+            await get(h, asked)
+            await h.requests.forget(ALICE, [asked])
+        kept = await h.requests.sample(ALICE, sampler, 5, work())
+        await get(h, kept)
+        ended, cursor = await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
+        assert ([e.request_id for e in ended], cursor) == ([kept], 6)
+        ((_, log),) = requests._logs.items()
+        assert len(log.ends) == 1, "nobody is told of the others any more"
+        await h.requests.forget(ALICE, [kept])
+        await h.clients.finish(ALICE, one.session_id, "success", "")
+        assert (requests._logs, requests._requests, requests._ended) == ({}, {}, {})
+        assert (samplers._rows, samplers._following, samplers._joined) == ({}, {}, {})

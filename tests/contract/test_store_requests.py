@@ -197,3 +197,13 @@ def test_what_nobody_asks_for_any_more_goes_a_piece_at_a_time(store: Store) -> N
     assert [e.kind for e in store.events.after()] == ["old", "new"]
     assert tidy(store, now=1.5 + EVENTS_S) == 1
     assert [e.kind for e in store.events.after()] == ["new"]
+
+
+def test_one_body_is_dropped_alone(store: Store) -> None:
+    for seq in (1, 2):
+        ask(store, seq)
+    store.requests.drop_body(MODEL, 1)
+    store.requests.drop_body(MODEL, 9)
+    assert store.requests.body(MODEL, 1) is None
+    assert store.requests.body(MODEL, 2) is not None
+    assert store.requests.find(MODEL, 1) is not None, "its row stays"

@@ -18,9 +18,10 @@ from plait.core.errors import EngineError, RequestError, StoreError
 from plait.core.ids import TenantId
 from plait.core.operations import AdamParams
 from plait.runtime.gradients import GRADIENT_FAILED
-from plait.service import line
+from plait.service import endings, line
 from plait.service.entry import Entry
-from plait.service.line import Down, Line
+from plait.service.hands import Down
+from plait.service.line import Line
 from plait.service.log import Log, Owner
 from plait.service.order import GAP_S
 from plait.service.ports import Failed, Ready
@@ -347,6 +348,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same example is the same every time."""
     monkeypatch.setattr(asyncio, "to_thread", _at_once)
     monkeypatch.setattr(line, "AGAIN_S", 0.0)
+    monkeypatch.setattr(endings, "AGAIN_S", 0.0)
 
 
 LineMachine.TestCase.settings = settings(

@@ -1,12 +1,24 @@
 """Bodies: bombs, broken frames, and JSON that nothing can hold."""
 
 import json
+import re
 
 import pytest
 import zstandard
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from plait.core.errors import PlaitError, RequestError, TooLarge, Unsupported
-from plait.service.bodies import MAX_DEPTH, check_json, unpack
+from plait.service import bodies
+from plait.service.bodies import (
+    MAX_BODY,
+    MAX_DEPTH,
+    MAX_PROMPT,
+    TOKEN_BYTES,
+    check_json,
+    max_bytes,
+    unpack,
+)
 
 MOST = 2**20
 
@@ -92,3 +104,36 @@ def test_json_that_nothing_can_hold_is_refused(body: bytes) -> None:
 def test_what_can_be_held_is_taken(value: object) -> None:
     for ascii_only in (True, False):
         check_json(json.dumps(value, ensure_ascii=ascii_only).encode())
+
+
+@given(st.text(alphabet='[]{}"\\ax', max_size=60), st.integers(1, 7))
+def test_depth_is_that_of_brackets_outside_strings_wherever_a_body_is_cut(
+    text: str, block: int
+) -> None:
+    body = (text + '"' * (text.count('"') % 2)).encode()
+    strings = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+    lexed = strings.sub(b"", body)
+    assume(b'"' not in lexed and b"\\" not in lexed)  # else it is no JSON, and not ours to refuse
+    depth = deepest = 0
+    for byte in lexed:
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "_BLOCK", block)
+        patch.setattr(bodies, "MAX_DEPTH", -1)  # so that few brackets are counted too
+        assert bodies._depth(body) == deepest
+
+
+def test_a_suspect_is_found_wherever_a_body_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in range(1, 30):
+        monkeypatch.setattr(bodies, "_BLOCK", block)
+        with pytest.raises(RequestError):
+            check_json(b'{"a": "a text before it", "b": 18446744073709551616}')
+
+
+def test_a_prompt_may_be_as_long_as_the_longest_context() -> None:
+    chat = "/v1/chat/completions"
+    small, middle, large = (max_bytes(chat, context=n) for n in (2048, 131_072, 10**9))
+    assert (small, middle, large) == (MAX_BODY, 131_072 * TOKEN_BYTES, MAX_PROMPT)
+    assert max_bytes("/api/v1/asample", context=2048) == MAX_BODY
+    assert max_bytes("/v1/jobs", context=2048) == max_bytes("/v1/jobs", context=10**9)

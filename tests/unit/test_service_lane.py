@@ -16,7 +16,7 @@ from plait.core.operations import SampleResult
 from plait.runtime import messages as m
 from plait.service import sample_lane
 from plait.service.limits import Hold
-from plait.service.sample_lane import Spent
+from plait.service.ticket import Spent
 
 SLOW = "slow_engine:build"
 SOON_S = 60.0

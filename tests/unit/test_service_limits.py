@@ -118,7 +118,7 @@ def test_runs_and_storage() -> None:
     assert [made.take_run(ANN) is None for _ in range(3)] == [True, True, False]
     made.give_run(ANN)
     assert made.take_run(ANN) is None
-    made.check_storage(ANN, 9)
+    made.check_storage(ANN, 4, 6)
     with pytest.raises(Limited):
-        made.check_storage(ANN, 10)
-    made.check_storage(BEN, 10**15)
+        made.check_storage(ANN, 5, 6)
+    made.check_storage(BEN, 10**15, 10**15)

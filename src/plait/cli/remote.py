@@ -104,7 +104,7 @@ def pause(job: Job, format: FormatOption = Format.TABLE) -> None:
 
 
 def resume(job: Job, format: FormatOption = Format.TABLE) -> None:
-    """Let a paused job go on."""
+    """Let a paused job go on, or one that failed, from its last committed step."""
     with told():
         from plait.cli.client.jobs import change_command
 

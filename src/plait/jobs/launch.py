@@ -74,6 +74,8 @@ class Launch:
         self._shared = shared
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._leaving: set[str] = set()
+        """Jobs that were let go and whose runs still have something under way."""
         self._refusal: PlaitError | None = RequestError(
             "the launch is not open: use it as `async with plait.open(…) as p:`"
         )
@@ -96,7 +98,10 @@ class Launch:
             with disk_errors(logs):
                 logs.mkdir(exist_ok=True)
             self.recorder = Recorder(
-                self.directory, origin_s=time.monotonic(), policy_options=self.sharing.options
+                self.directory,
+                origin_s=time.monotonic(),
+                policy_options=self.sharing.options,
+                sparse=self._shared is not None,
             )
             stack.callback(self.recorder.close)
             self._info = self._first_info()
@@ -117,7 +122,7 @@ class Launch:
             )
             await stack.enter_async_context(self.session)
             self._info["peak_flops"] = self.session.head.peak_flops
-            runs = self.session.store.runs.list()
+            runs = () if self._shared is not None else self.session.store.runs.list()
             self._begun = {run.name: int(run.progress.get("step", 0)) for run in runs}
             self._write_down(())
             self._life = Life(
@@ -216,6 +221,20 @@ class Launch:
             await asyncio.wait(pending)
         return {name: _outcome(task) for name, task in self._tasks.items()}
 
+    def let_go(self, name: str) -> bool:
+        """Forget a job that has ended, so that a launch without an end does not grow; what it has
+        committed stays, and it can be added again. False while its run cannot be: something of it
+        is still under way on a worker."""
+        if name in self._jobs:
+            if not self._tasks[name].done():
+                return False
+            del self._jobs[name], self._tasks[name]
+            self.recorder.forget(name)
+            self._info["jobs"] = tuple(job for job in self._info["jobs"] if job != name)
+            self._leaving.add(name)
+        self._leaving = {job for job in self._leaving if not self.session.let_go(job)}
+        return name not in self._leaving
+
     def outcomes(self) -> dict[str, Outcome]:
         """How the jobs that have ended did so."""
         return {n: t.result() for n, t in self._tasks.items() if t.done() and not t.cancelled()}
@@ -245,7 +264,6 @@ class Launch:
             n_params=self._shape.n_params,
             now=time.monotonic,
             on_broken=give_up,
-            sparse=self._shared is not None,
         )
 
     def _write_down(self, specs: Sequence[JobSpec]) -> None:
@@ -267,7 +285,7 @@ class Launch:
             "policy_options": self.sharing.options,
             "model": self.model,
             "started_at": before.get("started_at", time.time()),
-            "jobs": tuple(before.get("jobs", ())),
+            "jobs": () if self._shared is not None else tuple(before.get("jobs", ())),
             "versions": {"python": platform.python_version(), **_versions("plait", "torch")},
             "machine": {
                 "cores": self._settings.cores,

@@ -28,6 +28,11 @@ from plait.obs.standing import read_standing
 from plait.obs.trackers import Tracker
 from plait.store.files import write_whole
 
+LASTING = frozenset(
+    ("worker_ready", "worker_lost", "added", "finished", "failed", "cancelled", "error")
+)
+"""Events that a launch without an end keeps: a few for each run, not some for each step."""
+
 
 class JobRecorder:
     """The logs of one job."""
@@ -83,13 +88,16 @@ class Recorder:
         origin_s: float,
         before_s: float | None = None,
         policy_options: Mapping[str, Any] | None = None,
+        sparse: bool = False,
     ) -> None:
         """``origin_s``: now, on the runtime's clock. ``before_s``: running time that lies behind;
         by default what the files say (0 for a new launch). ``policy_options`` belong to the
-        policy's name in every decision: without them it could not be computed again."""
+        policy's name in every decision: without them it could not be computed again.
+        ``sparse``: of the launch itself only what ``LASTING`` names is written, for one that runs
+        for months."""
         self.layout = LaunchLayout(Path(launch_dir))
         self._offset_s = (running_s(launch_dir) if before_s is None else before_s) - origin_s
-        self._policy_options = dict(policy_options or {})
+        self._policy_options, self._sparse = dict(policy_options or {}), sparse
         self._spans = JsonlWriter(self.layout.workers)
         self._events = JsonlWriter(self.layout.events)
         self._decisions = JsonlWriter(self.layout.decisions)
@@ -105,15 +113,21 @@ class Recorder:
 
     def span(self, span: Span) -> None:
         """A stretch of a worker's time."""
+        if self._sparse:
+            return
         self._spans.write({**as_row(span), "t0": self.t(span.t0), "t1": self.t(span.t1)})
 
     def event(self, kind: str, *, now: float, run: RunId | None = None, **detail: Any) -> None:
         """Something that happened; what happened to the launch itself has no run."""
+        if self._sparse and kind not in LASTING:
+            return
         self._events.write({**plain(detail), "t": self.t(now), "run": run, "kind": kind})
 
     def outside(self, what: str, *, run: RunId, key: str, t0: float, t1: float) -> None:
         """Time spent outside the workers: a ``tool`` call or a ``reward``; ``key`` tells them
         apart."""
+        if self._sparse:
+            return
         self._events.write(
             {
                 "t": self.t(t1),
@@ -130,6 +144,8 @@ class Recorder:
         self, kind: str, *, policy: str, view: object, state: object, plan: object, now: float
     ) -> None:
         """A policy's answer and all that it was told; ``now`` is kept as the policy saw it."""
+        if self._sparse:
+            return
         self._decisions.write(
             {
                 "version": DECISIONS_VERSION,
@@ -153,6 +169,11 @@ class Recorder:
     def found(self, name: str) -> JobRecorder | None:
         """The recorder of a job, if it was asked for already. Its files must be in order before."""
         return self._jobs.get(name)
+
+    def forget(self, name: str) -> None:
+        """Let go of a job's recorder: the job has ended."""
+        if (job := self._jobs.pop(name, None)) is not None:
+            job.close()
 
     def added(self, name: str, run_id: RunId, *, now: float, **detail: Any) -> JobRecorder:
         """Enter a job: from this event on its run is known by its name."""

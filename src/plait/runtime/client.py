@@ -124,7 +124,9 @@ class RunClient:
             prompt_logprobs=bool(prompt_logprobs),
             topk_logprobs=topk_logprobs,
         )
-        return (await self._head.samples.sample((op,)))[0]
+        result = (await self._head.samples.sample((op,)))[0]
+        self.facts.sampled(len(prompt), sum(len(sample.tokens) for sample in result.samples))
+        return result
 
     async def forward(self, data: Sequence[Datum], *, adapter: bool = True) -> ForwardResult:
         """Log-probs where masked; ``adapter=False`` is the reference pass."""
@@ -202,6 +204,10 @@ class RunClient:
     async def skip_step(self, progress: Json) -> None:
         """Record a step that made no version (nothing to learn from)."""
         await self._ledger.save_progress(progress)
+
+    async def settle(self) -> None:
+        """Put into the books what was used since the last version."""
+        await self._ledger.settle()
 
     def now(self) -> float:
         """Seconds on the clock of this launch's processes."""

@@ -38,6 +38,9 @@ class RunFacts:
     tokens: int = 0
     by_kind: dict[str, tuple[float, int]] = field(default_factory=dict)
     """The same by kind of span: device-seconds and tokens."""
+    prompt_tokens: int = 0
+    """Of samples that it was given, however often they were computed."""
+    sampled_tokens: int = 0
     paused: bool = False
     closed: bool = False
     """Its launch has been left: it takes nothing more here, and can be gone on with."""
@@ -89,6 +92,11 @@ class RunFacts:
         self.tokens += tokens
         before_s, before = self.by_kind.get(kind, (0.0, 0))
         self.by_kind[kind] = (before_s + device_s, before + tokens)
+
+    def sampled(self, prompt_tokens: int, sampled_tokens: int) -> None:
+        """A sample of its own has ended."""
+        self.prompt_tokens += prompt_tokens
+        self.sampled_tokens += sampled_tokens
 
     def view(self) -> RunView:
         """The run as a policy sees it."""

@@ -47,6 +47,11 @@ class Guests:
         served.device_s += device_s
         served.tokens += tokens
 
+    def forget(self, run_id: RunId) -> None:
+        """No adapter of the guest is loaded any more, so it is not served."""
+        if not any(guest == run_id for guest, _ in self.paths):
+            self._served.pop(run_id, None)
+
     def settle(self, run_id: RunId) -> Served:
         """What a guest has had since this was last asked."""
         return self._served.pop(run_id, Served())

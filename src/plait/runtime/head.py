@@ -147,7 +147,7 @@ class Head:
         facts = self.roster[run_id]
         if self.queue.has(run_id) or self.samples.has(run_id) or facts.rollout is not None:
             return False
-        for version in sorted(facts.published):
+        for version in () if facts.stage.ended else sorted(facts.published):
             self.samples.drop_version(run_id, version)
         self.queue.let_go(run_id)
         self.roster.remove(run_id)

@@ -30,12 +30,6 @@ FLOPS_PER_WEIGHT = {"rollout": 2.0, "forward": 2.0, "train": 4.0}
 """Per token. Only kinds that multiply matrices count."""
 
 
-LASTING = frozenset(
-    ("worker_ready", "worker_lost", "added", "finished", "failed", "cancelled", "error")
-)
-"""Events that a launch without an end keeps: a few for each run, not some for each step."""
-
-
 class LaunchJournal:
     """A ``Journal`` over a ``Recorder``.
 
@@ -51,10 +45,8 @@ class LaunchJournal:
         n_params: int,
         now: Callable[[], float],
         on_broken: Callable[[StoreError], None],
-        sparse: bool = False,
     ) -> None:
-        """``sparse``: only what ``LASTING`` names is written, for a launch that runs for months."""
-        self.recorder, self._sparse = recorder, sparse
+        self.recorder = recorder
         self.broken: StoreError | None = None
         self._closed = False
         self._policy, self._n_params, self._now = policy, n_params, now
@@ -62,8 +54,6 @@ class LaunchJournal:
 
     def span(self, worker: WorkerId, span: m.Span) -> None:
         """A stretch of a worker's time."""
-        if self._sparse:
-            return
         runs = list(span.tokens_by_run)
         row = Span(
             worker=worker,
@@ -86,15 +76,11 @@ class LaunchJournal:
 
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
         """Something that happened to a run, or to the launch."""
-        if self._sparse and kind not in LASTING:
-            return
         with self._guarded():
             self.recorder.event(kind, now=self._now(), run=run_id, **detail)
 
     def decision(self, kind: str, view: object, state: State, plan: object) -> None:
         """A policy's answer and all that it was told."""
-        if self._sparse:
-            return
         with self._guarded():
             self.recorder.decision(
                 kind, policy=self._policy, view=view, state=state, plan=plan, now=self._now()

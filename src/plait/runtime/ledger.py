@@ -1,9 +1,11 @@
 """Ledger: one run's mutations in the store, in the order that makes them durable and single.
 
 Accepted before they are queued, ended once; a version's commit ends the mutation that made it,
-keeps the controller's progress and charges the usage in one transaction.
+keeps the controller's progress and charges the usage in one transaction. What is used behind the
+last version is charged when it is asked for (``settle``).
 """
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,8 +23,10 @@ from plait.store.store import Store
 from plait.store.usage import Used
 from plait.store.writer import GroupWriter
 
-LEDGER_KINDS = {"rollout": "sample"}
-"""Kinds of spans that the books call otherwise; prompts are counted with what is sampled."""
+ROLLOUT = "rollout"
+"""The kind of spans whose time is the samples'. Their tokens are what was computed: the books count
+what a run was given (``PROMPT``) and what it drew (``SAMPLED``)."""
+PROMPT, SAMPLED = "prompt", "sample"
 
 
 class Ledger:
@@ -42,6 +46,8 @@ class Ledger:
         self._head, self._facts, self._launch_dir = head, facts, launch_dir
         self._store, self._writer, self._retention = store, writer, retention
         self._charged: dict[str, tuple[float, int]] = {}
+        self._charging = asyncio.Lock()
+        """Nothing is charged twice."""
 
     @property
     def _run_id(self) -> RunId:
@@ -104,19 +110,20 @@ class Ledger:
 
     async def _commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
         facts = self._facts
-        used = dict(facts.by_kind)
-        await self._writer.write(
-            self._store.mutations.commit_version,
-            self._run_id,
-            version,
-            op.seq,
-            str(Path(path).relative_to(self._launch_dir)),
-            result={"version": version},
-            progress=progress,
-            used=tuple(self._uncharged(used)),
-            now=self._head.wall(),
-        )
-        self._charged = used
+        async with self._charging:
+            used = self._used()
+            await self._writer.write(
+                self._store.mutations.commit_version,
+                self._run_id,
+                version,
+                op.seq,
+                str(Path(path).relative_to(self._launch_dir)),
+                result={"version": version},
+                progress=progress,
+                used=tuple(self._uncharged(used)),
+                now=self._head.wall(),
+            )
+            self._charged = used
         facts.version, facts.path = version, path
         facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
         step = int((progress or {}).get("step", facts.step))
@@ -124,13 +131,35 @@ class Ledger:
             facts.pace.stepped(self._head.now())
         facts.step = step
 
+    async def settle(self) -> None:
+        """Charge what was used since the last version, or since this was last asked for."""
+        await whole(self._settle())
+
+    async def _settle(self) -> None:
+        async with self._charging:
+            used = self._used()
+            if entries := [(self._run_id, one) for one in self._uncharged(used)]:
+                tenant_id, now = self._facts.spec.tenant_id, self._head.wall()
+                await self._writer.write(self._store.usage.charge, tenant_id, entries, now=now)
+                self._charged = used
+
+    def _used(self) -> dict[str, tuple[float, int]]:
+        """Device-seconds and tokens in all, by the books' kinds."""
+        facts = self._facts
+        used = {kind: one for kind, one in facts.by_kind.items() if kind != ROLLOUT}
+        device_s, _ = facts.by_kind.get(ROLLOUT, (0.0, 0))
+        return {
+            **used,
+            PROMPT: (0.0, facts.prompt_tokens),
+            SAMPLED: (device_s, facts.sampled_tokens),
+        }
+
     def _uncharged(self, used: Mapping[str, tuple[float, int]]) -> Iterator[Used]:
         """What was not charged with an earlier version."""
         for kind, (device_s, tokens) in used.items():
             before_s, before = self._charged.get(kind, (0.0, 0))
             if device_s > before_s or tokens > before:
-                name = LEDGER_KINDS.get(kind, kind)
-                yield Used(kind=name, device_s=device_s - before_s, tokens=tokens - before)
+                yield Used(kind=kind, device_s=device_s - before_s, tokens=tokens - before)
 
     async def retain(self) -> None:
         """Drop versions that need not be kept. What is committed stays so whatever becomes of

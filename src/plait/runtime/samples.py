@@ -179,6 +179,7 @@ class Samples:
             wanted = {f.policy for f in self._in_flight.values()}
             for run_id, version in self._doomed - wanted:
                 self.guests.paths.pop((run_id, version), None)
+                self.guests.forget(run_id)
                 self._tell(m.DropAdapter(run_id=run_id, version=version))
             self._doomed &= wanted
         if self._outbox and not self._outbox_due:

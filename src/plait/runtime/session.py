@@ -7,6 +7,7 @@ and to close.
 """
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,6 +95,7 @@ class Session:
             )
             await self.head.start()
             stack.push_async_callback(self.head.stop)
+            stack.push_async_callback(self._settle_last)
             self._stack = stack.pop_all()
         return self
 
@@ -193,9 +195,10 @@ class Session:
         return True
 
     async def end_run(self, name: str, stage: Stage, reason: str = "") -> None:
-        """Record how a run ended; its state stays on disk."""
+        """Record how a run ended, and what it has used; its state stays on disk."""
         run_id = RunId(name)
         self.head.end(run_id, stage, reason)
+        await self._clients[run_id].settle()
         await self._writer.write(
             self.store.runs.set_status,
             run_id,
@@ -203,6 +206,16 @@ class Session:
             reason=reason,
             now=self.head.wall(),
         )
+
+    async def settle(self) -> None:
+        """Put into the books what all runs have used since their last versions."""
+        for client in list(self._clients.values()):
+            await client.settle()
+
+    async def _settle_last(self) -> None:
+        """The books are behind by a little if the disk is full: that is no reason not to stop."""
+        with contextlib.suppress(StoreError):
+            await self.settle()
 
     def run(self, name: str) -> RunClient:
         """The client of a run made here."""

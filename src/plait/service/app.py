@@ -64,7 +64,11 @@ def create_app(
     app.include_router(jobs_api.router(house, desk))
     app.include_router(openai_api.router(house))
     app.include_router(tinker_api.router(house))
-    return Edge(app, house.access)
+
+    def context() -> int:
+        return max((offer.max_context for offer in house.offers()), default=0)
+
+    return Edge(app, house.access, context=context)
 
 
 def _version() -> str:

@@ -22,15 +22,16 @@ MIB = 2**20
 MAX_BODY = MIB
 """JSON is read on the event loop, where a larger one would hold up everybody's answers."""
 MAX_PROMPT = 8 * MIB
-"""A prompt of a million tokens fits."""
+TOKEN_BYTES = 16
+"""Of a prompt's token in JSON: as an id it has 8, as text 4, or 12 where all of it is escaped."""
+PROMPTS = frozenset({"/api/v1/asample", "/v1/completions", "/v1/chat/completions"})
+"""Paths of prompts, which are as long as the longest context that is served."""
 LARGE = {
     "/api/v1/forward_backward": 64 * MIB,
-    "/api/v1/asample": MAX_PROMPT,
-    "/v1/completions": MAX_PROMPT,
-    "/v1/chat/completions": MAX_PROMPT,
     "/v1/jobs": 16 * MIB,
 }
-"""Paths that need more: a client cuts gradients at 5 MB, but never inside a datum."""
+"""Paths that need more and are read off the event loop: a client cuts gradients at 5 MB, but never
+inside a datum."""
 PIECE = 1024
 """Packed bytes that are unpacked at a time: zstd makes at most 32 MiB of them."""
 MAX_DEPTH = 64
@@ -39,11 +40,20 @@ MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u(?:[dD][89a-fA-F]|0000)|[eE]\+?\d{3}|\d{19}")
 """What a body must hold to be worth a second parse."""
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_STEPS = np.zeros(256, np.int8)
+"""What a byte adds to the depth."""
+_STEPS[[ord("["), ord("{")]], _STEPS[[ord("]"), ord("}")]] = 1, -1
+_SUSPECT_BYTES = 32
+"""No match of it is longer."""
+_BLOCK = 2**16
+"""Bytes that are looked at in one go: other threads have their turns in between."""
 
 
-def max_bytes(path: str) -> int:
-    """Most that a body to this path may have."""
+def max_bytes(path: str, *, context: int) -> int:
+    """Most that a body to this path may have; ``context``: tokens of the longest prompt."""
+    if path in PROMPTS:
+        return min(max(MAX_BODY, context * TOKEN_BYTES), MAX_PROMPT)
     return LARGE.get(path, MAX_BODY)
 
 
@@ -83,7 +93,7 @@ def check_json(body: bytes) -> None:
         body.decode()
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not UTF-8 (byte {error.start})") from None
-    if _SUSPECT.search(body) is None and _depth(body) <= MAX_DEPTH:
+    if not _is_suspect(body) and _depth(body) <= MAX_DEPTH:
         return
     try:
         value = json.loads(body, parse_constant=_constant, parse_float=_float, parse_int=_int)
@@ -94,15 +104,33 @@ def check_json(body: bytes) -> None:
         raise RequestError(f"the body is not JSON: {error}") from None
 
 
+def _is_suspect(body: bytes) -> bool:
+    return any(
+        _SUSPECT.search(body, start, start + _BLOCK + _SUSPECT_BYTES) is not None
+        for start in range(0, len(body), _BLOCK)
+    )
+
+
 def _depth(body: bytes) -> int:
     """Of brackets outside strings."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return 0
-    text = np.frombuffer(_STRING.sub(b"", body), np.uint8)
-    opened = (text == ord("[")) | (text == ord("{"))
-    closed = (text == ord("]")) | (text == ord("}"))
-    steps = opened.astype(np.int8) - closed.astype(np.int8)
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    deepest = depth = n_quotes = n_back = 0
+    for start in range(0, len(body), _BLOCK):
+        text = np.frombuffer(body[start : start + _BLOCK], np.uint8)
+        plain = np.append(-1 - n_back, np.flatnonzero(text != _BACKSLASH))
+        n_back = int(text.size - 1 - plain[-1])  # that end the block
+        quotes = np.flatnonzero(text == _QUOTE)
+        before = plain[np.searchsorted(plain, quotes) - 1]
+        quotes = quotes[(quotes - before) % 2 == 1]  # an even number of backslashes comes before
+        steps = _STEPS[text]
+        brackets = np.flatnonzero(steps)
+        outside = (n_quotes + np.searchsorted(quotes, brackets)) % 2 == 0
+        depths = depth + np.cumsum(steps[brackets[outside]], dtype=np.int64)
+        if depths.size:
+            deepest, depth = max(deepest, int(depths.max())), int(depths[-1])
+        n_quotes += quotes.size
+    return deepest
 
 
 def _constant(word: str) -> NoReturn:

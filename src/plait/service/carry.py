@@ -4,19 +4,21 @@ What makes a version commits with it ``progress``: the number of the request and
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path as Folder
 
-from plait.core.errors import PlaitError, RequestError
+from plait.core.errors import PlaitError, RequestError, StoreError
 from plait.core.operations import StepResult
 from plait.core.runs import LoraSpec
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
 from plait.service.checkpoints import Checkpoints, Found
 from plait.service.entry import Entry
+from plait.service.hands import Down
 from plait.service.limits import Limits
-from plait.service.line import Down, Line
+from plait.service.line import Line
 from plait.service.residents import Known, Residents, is_down
 from plait.service.sampling import Sampling
 from plait.service.work import (
@@ -258,6 +260,9 @@ class Carrier:
 
     async def leave(self, *, ended: str) -> None:
         """Free what the model holds."""
+        if self._client is not None:
+            with contextlib.suppress(StoreError):  # the rest of its account is worth no wait
+                await self._client.settle()
         if self._launch is not None:
             self._residents.let_go(self._launch, self._owner.model_id)
         self._launch = self._client = None

@@ -1,7 +1,8 @@
 """Checkpoints: saved, found, loaded, published, expired and deleted by their ``tinker://`` paths.
 
 A row names a directory that is whole. Another tenant's checkpoint is none, unless it is public and
-only read.
+only read. A save that its tenant has no room for is refused before a file is made; saves of several
+models at one moment may each find the same room.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ class Checkpoints:
         version_dir: Folder,
     ) -> Saved:
         """Keep a committed version under a name. RequestError if the name is taken by another save
-        and not to be used again; Limited if the tenant may store no more."""
+        and not to be used again; Limited if the tenant has no room for it."""
         path = Path(model_id=model_id, kind=work.kind, name=paths.checked(work.name))
         run_id, name = run_of(model_id), path.checkpoint_id
         relative = str(Folder("checkpoints") / keep.folder_of(path, seq))
@@ -68,9 +69,9 @@ class Checkpoints:
         taken = before is not None and before.path != relative and not self._is_over(before)
         if taken and not work.overwrite:
             raise RequestError(f"{path} exists already: choose another name, or overwrite it")
-        if before is None or before.path != relative:
-            self._limits.check_storage(tenant_id, await self.stored(tenant_id))
         folder = self._root / relative
+        if before is None or before.path != relative:  # else it is done already
+            await self._check_room(tenant_id, version_dir, work, before)
         size = await asyncio.to_thread(
             keep.keep, version_dir, folder, kind=work.kind, optimizer=work.optimizer
         )
@@ -96,6 +97,20 @@ class Checkpoints:
         """Bytes of a tenant's checkpoints."""
         stored = self._store.checkpoints.bytes_of_tenant
         return await asyncio.to_thread(stored, tenant_id, now=self._wall())
+
+    async def _check_room(
+        self,
+        tenant_id: TenantId,
+        version_dir: Folder,
+        work: SaveCheckpoint,
+        before: CheckpointRow | None,
+    ) -> None:
+        more = await asyncio.to_thread(
+            keep.cost, version_dir, kind=work.kind, optimizer=work.optimizer
+        )
+        stored = await self.stored(tenant_id)
+        replaced = 0 if before is None or self._is_over(before) else before.size_bytes
+        self._limits.check_storage(tenant_id, stored - replaced, more)
 
     async def find(self, tenant_id: TenantId, text: str, *, own: bool = False) -> Found:
         """A checkpoint that a tenant may read (``own``: or change); NotFound."""

@@ -14,6 +14,11 @@ GRADIENTS = (Kind.FORWARD_BACKWARD,)
 """What has an effect that lies in a worker's memory until a step commits it."""
 
 
+_PAST = asyncio.Event()
+_PAST.set()
+"""Of all that have ended: nobody waits on it, and a line may remember very many."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Entry:
     """A request of a line."""
@@ -46,4 +51,10 @@ class Entry:
         self.outcome, self.ended_at = outcome, now
         self.failed = isinstance(outcome, Failed)
         self.body, self.read = None, None
+        self.past()
+
+    def past(self) -> None:
+        """Nobody needs to wait for it any more."""
+        self.durable.set()
         self.over.set()
+        self.durable = self.over = _PAST

@@ -32,6 +32,7 @@ from plait.service.access import Access
 from plait.service.carry import Carrier
 from plait.service.checkpoints import Checkpoints
 from plait.service.clients import Clients
+from plait.service.flags import flags_of
 from plait.service.launches import Launches
 from plait.service.line import IDLE_S, Line
 from plait.service.lines import Lines
@@ -162,7 +163,12 @@ class House:
         )
         self.sampling = self._make_sampling()
         self.requests = Requests(self.lines, self.sampling)
-        self.clients = Clients(self.sessions, self.sampling, self.store)
+        self.clients = Clients(
+            self.sessions,
+            self.sampling,
+            self.store,
+            flags=lambda who: flags_of(self.access.tenant(who.tenant_id).limits),
+        )
 
     def _make_sampling(self) -> Sampling:
         if self._sampling is not None:
@@ -244,6 +250,7 @@ class House:
                 if n % SWEEP_TICKS == 0:
                     self.lines.forget_idle()
                     await self.checkpoints.expire_due()
+                    await self.launches.settle()
                 if n % TIDY_TICKS == 0:
                     await self.writer.write(tidy, self.store, now=self.wall())
             except StoreError as error:  # a full disk, say: the next tick tries again

@@ -26,13 +26,17 @@ def folder_of(path: Path, seq: int) -> Folder:
 
 def keep(version: Folder, target: Folder, *, kind: CheckpointKind, optimizer: bool) -> int:
     """Make ``target`` of a version's files, unless it is there; its bytes."""
-    with_optimizer = optimizer and kind is CheckpointKind.TRAINING
     if not target.is_dir():
         with VersionWriter(target) as folder:
-            for file in sorted(version.iterdir()):
-                if file.is_file() and (with_optimizer or file.name != OPTIMIZER):
-                    _link(file, folder / file.name)
+            for file in _files(version, kind, optimizer):
+                _link(file, folder / file.name)
     return size_of(target)
+
+
+def cost(version: Folder, *, kind: CheckpointKind, optimizer: bool) -> int:
+    """Bytes that ``keep`` would make a checkpoint of."""
+    with disk_errors(version):
+        return sum(file.stat().st_size for file in _files(version, kind, optimizer))
 
 
 def has_optimizer(folder: Folder) -> bool:
@@ -59,6 +63,12 @@ def remove(folder: Folder) -> None:
         if folder.is_dir():
             folder.rename(leaving)
         shutil.rmtree(leaving, ignore_errors=True)
+
+
+def _files(version: Folder, kind: CheckpointKind, optimizer: bool) -> list[Folder]:
+    with_optimizer = optimizer and kind is CheckpointKind.TRAINING
+    files = sorted(file for file in version.iterdir() if file.is_file())
+    return [file for file in files if with_optimizer or file.name != OPTIMIZER]
 
 
 def _link(source: Folder, target: Folder) -> None:

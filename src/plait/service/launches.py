@@ -168,6 +168,12 @@ class Launches:
             except PlaitError:
                 continue
 
+    async def settle(self) -> None:
+        """Put into the books what runs have used since their last versions."""
+        for base in self._bases.values():
+            if (launch := base.running) is not None:
+                await launch.session.settle()
+
     async def close(self) -> None:
         """Leave every launch in order."""
         await asyncio.gather(*(base.close() for base in self._bases.values()))

@@ -216,13 +216,14 @@ class Limits:
         if account is not None and account.n_runs:
             account.n_runs -= 1
 
-    def check_storage(self, tenant_id: TenantId, n_bytes: int) -> None:
-        """Limited if a tenant that stores ``n_bytes`` may not store more."""
+    def check_storage(self, tenant_id: TenantId, stored: int, more: int) -> None:
+        """Limited if a tenant whose checkpoints take ``stored`` bytes may not store ``more``."""
         account = self._accounts.get(tenant_id)
         most = account.limits.storage_bytes if account is not None else None
-        if most is not None and n_bytes >= most:
+        if most is not None and stored + more > most:
             raise Limited(
-                f"checkpoints take {n_bytes} of {most} bytes: delete some, or let some expire",
+                f"checkpoints take {stored} of {most} bytes and this one needs {more}: delete "
+                "some, or let some expire",
                 retry_after_s=SPENT_RETRY_S,
             )
 

@@ -16,19 +16,22 @@ Nothing here knows what the work is: that is ``carry``'s.
 
 import asyncio
 import logging
-import math
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
-from plait.core.errors import EngineError, PlaitError
+from plait.core.errors import EngineError
 from plait.runtime.gradients import GRADIENT_FAILED
 from plait.runtime.whole import whole
+from plait.service.endings import COMMITS, Endings
 from plait.service.entry import Entry
+from plait.service.hands import Down, Hands
 from plait.service.log import Log, Owner
 from plait.service.names import request_id
 from plait.service.order import Order
 from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
+from plait.service.reading import Reading
+from plait.service.spoilt import spoilt
+from plait.service.stamps import Stamps
+from plait.service.under_way import UnderWay
 from plait.service.work import Batch, Codec, Kind, Step, Work
 from plait.store.requests import RequestRow
 from plait.store.rows import MutationStatus
@@ -38,48 +41,13 @@ log_ = logging.getLogger(__name__)
 AHEAD = 8
 """Requests that are read before their turn, and gradients asked for at once: enough that a worker
 never waits for the next, few enough that a line's memory is bounded."""
-KEPT = 32
-"""Answers in memory; older ones are read from the store."""
 IDLE_S = 300.0
 """After so long without a request a model leaves its worker; it is back in the time of a load."""
 AGAIN_S = 1.0
-"""Before another try where workers are gone, a limit holds, or the disk is full."""
+"""Before another try where workers are gone, or a limit holds."""
 REMEMBERED = 1024
 """Numbers before the last committed one of which the line itself knows how they ended."""
 GIVEN_UP = "it never came, and what came after it has waited long enough"
-COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
-"""What makes a version: with it, what came before is carried out for good."""
-
-
-class Down(Exception):
-    """What carries out work is gone for the moment: nothing is known of what was under way."""
-
-
-class Hands(Protocol):
-    """What carries out the work of one model."""
-
-    async def committed(self) -> tuple[int, Callable[[Work], bytes] | None]:
-        """The number of the request that committed the model's last version (-1: none did) and what
-        tells its answer again."""
-
-    async def take_up(self) -> None:
-        """Bring the model, if it was made, to its last committed version: nothing that came after
-        is left of it. Down."""
-
-    def held(self) -> str:
-        """Why the tenant's work does not start now; empty if it may."""
-
-    def carry(self, entry: Entry, work: Work) -> Awaitable[bytes]:
-        """Carry out; the answer's body. Down, or a PlaitError that ends the request."""
-
-    def idle(self) -> bool:
-        """True if nothing is lost by letting the model go."""
-
-    async def leave(self, *, ended: str) -> None:
-        """Free what the model holds, if anything; ``ended``: for good, and why."""
-
-    def waits(self) -> str:
-        """Why its work is not being done at the moment, if there is a reason."""
 
 
 class Line:
@@ -96,15 +64,16 @@ class Line:
         idle_s: float = IDLE_S,
     ) -> None:
         self.owner = owner
-        self._log, self._codec, self._clock, self._idle_s = log, codec, clock, idle_s
+        self._log, self._clock, self._idle_s = log, clock, idle_s
+        self._stamps = Stamps(log.wall)
+        self._endings = Endings(owner.model_id, log, self._stamps)
+        self._reading = Reading(owner.model_id, log, codec)
         self._hands = hands(self)
         self._order = Order()
         self._entries: dict[int, Entry] = {}
-        self._kept: deque[Entry] = deque()
         self._changed = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
-        self._open: dict[int, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(AHEAD)
+        self._under_way = UnderWay(AHEAD, on_end=self._changed.set)
         self._lost: str = ""
         """A gradient that was answered could not be made again: the next step must not count."""
         self._hold = ""
@@ -113,16 +82,13 @@ class Line:
         self.doom = ""
         """Why nothing more is carried out, if so."""
         self.used_s = clock()
-        self._last_at = 0.0
-        self._ending: dict[int, float] = {}
-        """When requests ended whose end is on its way to the disk: nobody knows of it yet."""
 
     # What doors ask.
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's."""
         self.used_s = self._clock()
-        arrived_at = min([self._stamp(), *self._ending.values()])
+        arrived_at = self._stamps.arrival()
         while (known := self._entries.get(seq)) is not None:
             await known.durable.wait()
             if self._entries.get(seq) is known:
@@ -142,7 +108,7 @@ class Line:
             entry.durable.set()
         if seq < self._order.next + AHEAD:
             entry.body = body
-            self._begin_reading(entry)
+            self._reading.begin(entry)
         self._put(seq)
 
     def has(self, seq: int) -> bool:
@@ -155,7 +121,7 @@ class Line:
             await whole(self._skip(seq, reason))
 
     async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
-        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamp())
+        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamps.next())
         self._entries[seq] = entry
         try:
             await self._log.skip(self.owner, seq, reason, now=entry.accepted_at)
@@ -199,9 +165,9 @@ class Line:
             if row.finished_at is not None:
                 entry.failed = row.status is MutationStatus.FAILED
                 entry.ended_at = row.finished_at
-                entry.over.set()
+                entry.past()
             self._entries[row.seq] = entry
-            self._last_at = max(self._last_at, row.accepted_at, row.finished_at or 0.0)
+            self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
         seqs = sorted(self._entries)
         start = seqs[0] if seqs else 0
         self._order.rewind(start, seqs, self._clock())
@@ -222,7 +188,7 @@ class Line:
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
-        await self._drop_open()
+        await self._under_way.drop()
         for entry in self._entries.values():
             if entry.read is not None:
                 entry.read.cancel()
@@ -243,22 +209,21 @@ class Line:
             else:
                 return
             finally:
-                await self._drop_open()
+                await self._under_way.drop()
             await asyncio.sleep(AGAIN_S)
 
     async def _serve(self) -> None:
         """Carry out requests from the last committed one on, until there are none for long."""
         last, told_again = await self._hands.committed()
         self._lost = ""
-        here = [entry for entry in self._entries.values() if entry.durable.is_set()]
-        for entry in [e for e in here if e.seq <= last and not e.ended]:
+        for entry in [e for e in self._here() if e.seq <= last and not e.ended]:
             if entry.seq == last and told_again is not None:
-                body = told_again(await self._read(entry))
+                body = told_again(await self._reading.read(entry))
                 await self._end(entry, Ready(kind=entry.kind, body=body))
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
-        behind = [entry.seq for entry in here if entry.seq > last]
-        self._order.rewind(last + 1, behind)
+        # Asked anew: more may have come while answers were told again.
+        self._order.rewind(last + 1, [e.seq for e in self._here() if e.seq > last])
         if not self.doom:
             await self._hands.take_up()
         while (seq := await self._due()) is not None:
@@ -270,14 +235,17 @@ class Line:
                     await self._end(entry, Failed(error=self.doom, category="user"))
                 continue
             await self._start(entry)
-        await self._settle()
+        await self._under_way.settle()
         await self._hands.leave(ended=self.doom)
+
+    def _here(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if entry.durable.is_set()]
 
     async def _due(self) -> int | None:
         """The next number; None when it is time to leave."""
         while (seq := self._order.take()) is None:
             self._changed.clear()
-            self._collect()
+            self._under_way.collect()
             if self.doom and not self._order.n_waiting:
                 return None
             gap_at, now = self._order.gives_up_at(), self._clock()
@@ -290,7 +258,7 @@ class Line:
             except TimeoutError:
                 if gap_at is not None:
                     await self._give_up_missing()
-                elif not self._open and self._hands.idle():
+                elif not self._under_way.tasks and self._hands.idle():
                     return None
         return seq
 
@@ -306,7 +274,7 @@ class Line:
         """Carry out, or begin to where the next need not wait."""
         for seq in range(entry.seq, entry.seq + AHEAD // 2):
             if (near := self._entries.get(seq)) is not None and near.durable.is_set():
-                self._begin_reading(near)
+                self._reading.begin(near)
         assert entry.read is not None
         try:
             work = await asyncio.shield(entry.read)
@@ -314,23 +282,11 @@ class Line:
             await self._fail(entry, error)
             return
         await self._while_held()
-        await self._room.acquire()
-        task = asyncio.create_task(self._carry(entry, work), name=f"carry-{entry.seq}")
-        task.add_done_callback(self._ended)
-        self._open[entry.seq] = task
+        await self._under_way.begin(entry.seq, self._carry(entry, work))
         if isinstance(work, Batch):
-            self._collect()
+            self._under_way.collect()
         else:
-            await self._settle()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._room.release()
-        self._changed.set()
-
-    def _collect(self) -> None:
-        """Look at what has ended; Down if the workers went with it."""
-        for seq in [s for s, t in self._open.items() if t.done()]:
-            self._open.pop(seq).result()
+            await self._under_way.settle()
 
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
@@ -342,7 +298,7 @@ class Line:
         """Do it and write down how it ended."""
         again = entry.ended
         try:
-            if isinstance(work, Step) and (why := self._spoilt(entry)):
+            if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)):
                 raise EngineError(why)
             body = await self._hands.carry(entry, work)
             self._hold = ""
@@ -360,95 +316,25 @@ class Line:
         if not again:
             await self._end(entry, Ready(kind=entry.kind, body=body))
 
-    def _spoilt(self, step: Entry) -> str:
+    def _lost_or_spoilt(self, step: Entry) -> str:
         """Why a step must not be made."""
-        if self._lost:
-            return f"{GRADIENT_FAILED}: {self._lost}"
-        for seq in range(step.seq - 1, -1, -1):
-            entry = self._entries.get(seq)
-            if entry is None or (entry.kind in (Kind.OPTIM_STEP,) and not entry.failed):
-                return ""
-            if (
-                entry.kind is Kind.FORWARD_BACKWARD
-                and entry.failed
-                and entry.ended_at is not None
-                and entry.ended_at >= step.accepted_at
-            ):
-                return f"{GRADIENT_FAILED} (request {seq})"
-        return ""
+        return f"{GRADIENT_FAILED}: {self._lost}" if self._lost else spoilt(self._entries, step)
 
     async def settled(self, step: Entry) -> None:
         """Before a version is committed: what came before it is in the store. EngineError if some
         of it failed."""
-        before = {s: t for s, t in self._open.items() if s < step.seq}
-        if before:
-            await asyncio.wait(before.values())
-        if step.kind is Kind.OPTIM_STEP and (why := self._spoilt(step)):
+        await self._under_way.ended_before(step.seq)
+        if step.kind is Kind.OPTIM_STEP and (why := self._lost_or_spoilt(step)):
             raise EngineError(why)
 
-    async def _settle(self) -> None:
-        """Wait for what is open."""
-        while self._open:
-            seq, task = next(iter(self._open.items()))
-            await asyncio.wait({task})
-            del self._open[seq]
-            task.result()
-
-    async def _drop_open(self) -> None:
-        tasks, self._open = list(self._open.values()), {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _fail(self, entry: Entry, error: Exception) -> None:
-        if isinstance(error, PlaitError):
-            mine = error.http_status < 500
-            await self._end(entry, Failed(error=str(error), category="user" if mine else "server"))
-            return
-        log_.error("request %s of %s", entry.seq, self.owner.model_id, exc_info=error)
-        text = f"a fault of the server ({type(error).__name__}): its log says more"
-        await self._end(entry, Failed(error=text, category="server"))
+        await self._end(entry, self._endings.failure(entry, error))
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
-        now = self._ending[entry.seq] = self._stamp()
-        try:
-            while True:
-                if await whole(self._try_to_end(entry, outcome, now)):
-                    break
-                await asyncio.sleep(AGAIN_S)
-        finally:
-            del self._ending[entry.seq]
+        await self._endings.end(entry, outcome)
         if entry.kind in COMMITS:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
                 del self._entries[seq]
-
-    async def _try_to_end(self, entry: Entry, outcome: Ready | Failed, now: float) -> bool:
-        commits = entry.kind in COMMITS
-        model_id = self.owner.model_id
-        if not await self._log.end(model_id, entry.seq, outcome, now=now, shed=commits):
-            return False
-        entry.end(outcome, now)
-        self._kept.append(entry)
-        while len(self._kept) > KEPT:
-            self._kept.popleft().outcome = None
-        return True
-
-    def _stamp(self) -> float:
-        """The time, later than any before it: it tells what came after what, also where the clock
-        was put back, or another life of the server had another."""
-        self._last_at = max(self._log.wall(), math.nextafter(self._last_at, math.inf))
-        return self._last_at
-
-    def _begin_reading(self, entry: Entry) -> None:
-        if entry.read is None and (not entry.ended or entry.again):
-            entry.read = asyncio.create_task(self._read(entry))
-            entry.read.add_done_callback(lambda t: t.cancelled() or t.exception())
-
-    async def _read(self, entry: Entry) -> Work:
-        body, entry.body = entry.body, None
-        if body is None:
-            body = await self._log.body(self.owner.model_id, entry.seq)
-        return await asyncio.to_thread(self._codec.read, entry.kind, body)
 
     def waits(self) -> Waiting | None:
         """What it waits for; None if nothing is asked of it."""
@@ -458,7 +344,7 @@ class Line:
         if why := self._hold or self._log.trouble:
             return Waiting(state=self._state if self._hold else "paused_capacity", reason=why)
         gap_at = self._order.gives_up_at()
-        if gap_at is not None and not self._open:
+        if gap_at is not None and not self._under_way.tasks:
             left_s = max(0.0, gap_at - self._clock())
             return Waiting(
                 reason=f"request {self._order.next} has not come: what came after it goes on "

@@ -7,6 +7,7 @@ disk refuses is said in ``trouble`` until it takes something again.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from plait.core.errors import StoreError
 from plait.core.ids import TenantId
@@ -21,6 +22,10 @@ from plait.store.writer import GroupWriter
 RECALLED = 1024
 """Requests before the last committed one that a line begins with: clients may still send those
 again."""
+
+
+Shed = Literal["all", "own", "none"]
+"""Which bodies will never be read again once a request has ended: those up to it, its own, none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +77,9 @@ class Log:
         return asked.row
 
     async def end(
-        self, model_id: str, seq: int, outcome: Ready | Failed, *, now: float, shed: bool = False
+        self, model_id: str, seq: int, outcome: Ready | Failed, *, now: float, shed: Shed
     ) -> bool:
-        """End a request; False if the disk does not take it now. ``shed``: bodies up to it will
-        never be read again."""
+        """End a request; False if the disk does not take it now."""
         try:
             await self._writer.write(self._end, model_id, seq, outcome, now, shed)
         except StoreError as error:
@@ -85,15 +89,18 @@ class Log:
         return True
 
     def _end(
-        self, model_id: str, seq: int, outcome: Ready | Failed, now: float, shed: bool
+        self, model_id: str, seq: int, outcome: Ready | Failed, now: float, shed: Shed
     ) -> None:
         log = self._store.requests
         if isinstance(outcome, Failed):
             log.fail(model_id, seq, outcome.error, category=outcome.category, now=now)
-            return
-        log.finish(model_id, seq, outcome.body, now=now)
-        if shed:
-            log.shed(model_id, seq)
+        else:
+            log.finish(model_id, seq, outcome.body, now=now)
+        match shed:
+            case "all":
+                log.shed(model_id, seq)
+            case "own":
+                log.drop_body(model_id, seq)
 
     async def body(self, model_id: str, seq: int) -> bytes:
         """What a request asked for."""

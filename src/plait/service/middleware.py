@@ -46,8 +46,9 @@ _BODILESS = ("GET", "HEAD")
 class Edge:
     """ASGI: lets a request in, its caller in the scope and its body whole."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
+    def __init__(self, app: ASGIApp, access: Access, *, context: Callable[[], int]) -> None:
+        """``context``: tokens of the longest prompt that is served."""
+        self._app, self._access, self._context = app, access, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's scope."""
@@ -70,7 +71,8 @@ class Edge:
             scope[auth.STATE] = who
             limits = self._access.limits
             with limits.request(who.tenant_id), limits.body(who.tenant_id) as more:
-                body = await _body(scope, receive, more)
+                most = max_bytes(scope["path"], context=self._context())
+                body = await _body(scope, receive, more, most)
                 await self._app(scope, _replayed(body, receive), watched)
         except PlaitError as error:
             if answering:
@@ -96,10 +98,9 @@ def _check_head(scope: Scope) -> None:
         raise RequestError("the path has a zero character")
 
 
-async def _body(scope: Scope, receive: Receive, more: Callable[[int], None]) -> bytes:
+async def _body(scope: Scope, receive: Receive, more: Callable[[int], None], most: int) -> bytes:
     """The whole body, unpacked and checked. What is packed counts while it is held."""
     headers = dict(scope["headers"])
-    most = max_bytes(scope["path"])
     declared = headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > most:
         raise too_large(most)

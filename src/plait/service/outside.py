@@ -19,9 +19,10 @@ from plait.service.access import Access
 from plait.service.launches import Launches
 from plait.service.ports import Ended, Models, Outcome, Who
 from plait.service.residents import Share as RunShare
-from plait.service.sample_lane import SampleLane, Share, Source, Spent, lane_of
+from plait.service.sample_lane import SampleLane, lane_of
 from plait.service.sample_requests import SampleRequests
 from plait.service.samplers import Samplers
+from plait.service.ticket import Share, Source, Spent
 from plait.service.usage import PROMPT, SAMPLED
 from plait.service.work import Codec, SampleWork
 from plait.store.store import Store
@@ -178,7 +179,16 @@ class Outside:
 
     def _shares(self, source: Source) -> Share:
         share = self._share(source.tenant_id)
-        return Share(weight=share.weight, priority=share.priority)
+        own = self._run_weight(source, share.weight)
+        return Share(weight=share.weight, priority=share.priority, run_weight=own)
+
+    def _run_weight(self, source: Source, of_tenant: float) -> float:
+        """Of a run among its tenant's: what a job's file says while the job runs (there it has its
+        tenant's too), else the same for all."""
+        launch = self._launches.launched(source.base_model)
+        if launch is None or not launch.session.has_run(source.run):
+            return 1.0
+        return launch.session.run(source.run).facts.spec.weight / of_tenant
 
     def _on_spent(self, spent: Spent) -> None:
         tenant_id, run = spent.source.tenant_id, spent.source.run

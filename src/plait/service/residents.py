@@ -11,8 +11,8 @@ from plait.core.ids import RunId, TenantId
 from plait.core.runs import LoraSpec
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
+from plait.service.hands import Down
 from plait.service.launches import Launches
-from plait.service.line import Down
 from plait.service.names import run_of
 from plait.store.rows import Json, RunRow, RunStatus
 from plait.store.store import Store

@@ -14,23 +14,22 @@ Left to others: names of policies (``samplers``), numbers and answers kept (``sa
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from plait.core.errors import Limited, PlaitError
 from plait.core.ids import OpId, TenantId
-from plait.core.operations import Sample, Sampled, SampleResult
-from plait.policies.routing import Policy
+from plait.core.operations import Sample, SampleResult
 from plait.policies.turns import Turns
 from plait.runtime import messages as m
-from plait.runtime.guests import guest_id
 from plait.runtime.head import Head
 from plait.runtime.samples import Samples
+from plait.service.adapters import Adapters
 from plait.service.ports import Waiting
-from plait.service.slots import Slots
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Hold, Share, Source, Spent, Ticket, as_asked
 from plait.service.work import SampleWork
 
 ADAPTER_SLOTS = 64
@@ -42,77 +41,11 @@ MAX_PARKED = 20_000
 """Of one tenant. The SDK sends 2,000 at once, and asks again after a 429."""
 MEMORY = 0.2
 """Weight of the newest sample in what a run's samples are expected to come to."""
+REMEMBERED = 10_000
+"""Runs, the latest, of which it is known what their samples come to."""
 RETRY_S = 1.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What is sampled. ``run`` is whose it is for shares and accounts; no ``directory``: the base
-    model."""
-
-    tenant_id: TenantId
-    base_model: str
-    run: str = ""
-    policy: str = ""
-    """Names the weights, for ever, with ``version``."""
-    version: int | None = None
-    directory: Path | None = None
-
-    @property
-    def guest(self) -> Policy:
-        """As the workers are told of it. Every tenant has its own, even of the base model: what
-        one tenant's samples do to a worker is never laid to another's."""
-        name = f"{self.tenant_id}/{self.policy or self.base_model}"
-        return guest_id(name), None if self.directory is None else self.version or 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """What a tenant, and a run of it, is entitled to."""
-
-    weight: float = 1.0
-    priority: int = 0
-    run_weight: float = 1.0
-
-
-class Hold(Protocol):
-    """A tenant is over a limit (``service.limits``)."""
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def retry_after_s(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What a sample has used."""
-
-    source: Source
-    prompt_tokens: int
-    sampled_tokens: int
-    device_s: float
-
-
 OnDrawn = Callable[[m.Drawn], None]
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One sample in the lane, for whoever asks where it is."""
-
-    source: Source
-    work: SampleWork
-    op_id: OpId
-    cost: float
-    go: asyncio.Future[None]
-    """Done when it may be drawn: its adapter is loaded, and entered."""
-    state: Literal["new", "parked", "loading", "drawing"] = "new"
-
-    @property
-    def flow(self) -> tuple[str, str]:
-        return self.source.tenant_id, self.source.run
 
 
 class SampleLane:
@@ -134,19 +67,17 @@ class SampleLane:
         """``longest``: tokens that one sample may have, its prompt's included."""
         self._samples, self._room, self._room_tokens = samples, room, room_tokens
         self.longest = longest
-        self._pins, self._share, self._hold, self._on_spent = pins, share, hold, on_spent
-        self._slots = Slots(slots, load=self._load, drop=self._drop)
+        self._share, self._hold, self._on_spent = share, hold, on_spent
+        self._slots = Adapters(samples, pins, slots).slots
         self._turns = Turns()
         self._parked: dict[str, Ticket] = {}
         self._parked_of: dict[TenantId, int] = {}
         self._held: dict[TenantId, Hold] = {}
         self._n_flying = 0
         self._tokens_flying = 0.0
-        self._drawn: dict[tuple[str, str], float] = {}
+        self._drawn: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Tokens that a continuation of a run came to of late."""
         self._n_ops = 0
-        self._n_pins = 0
-        self._pin_of: dict[Policy, str] = {}
         self._fetches: set[asyncio.Task[None]] = set()
         self._closed: PlaitError | None = None
 
@@ -196,7 +127,7 @@ class SampleLane:
             result = (await self._samples.sample((op,), on_drawn=on_drawn))[0]
         finally:
             self._landed(ticket, result)
-        return _as_asked(result, work)
+        return as_asked(result, work)
 
     async def sample(
         self, source: Source, work: SampleWork, *, on_drawn: OnDrawn | None = None
@@ -303,6 +234,9 @@ class SampleLane:
             n_drawn = sum(len(s.tokens) for s in result.samples)
             before = self._drawn.get(ticket.flow, n_drawn / work.n)
             self._drawn[ticket.flow] = before + MEMORY * (n_drawn / work.n - before)
+            self._drawn.move_to_end(ticket.flow)
+            if len(self._drawn) > REMEMBERED:
+                self._drawn.popitem(last=False)
             self._turns.correct(*ticket.flow, len(work.prompt) + n_drawn - ticket.cost)
         served = self._samples.guests.settle(source.guest[0])
         self._on_spent(
@@ -351,21 +285,6 @@ class SampleLane:
         self._check_limits(tenant)
         self._pump()
 
-    async def _load(self, policy: Policy, path: str) -> None:
-        """Have the workers load an adapter, from files that stay as long as it is loaded."""
-        run_id, version = policy
-        self._n_pins += 1
-        name = self._pin_of[policy] = f"{self._n_pins}"
-        pinned = await asyncio.to_thread(self._pins.take, name, Path(path), durable=False)
-        op_id = OpId(f"guest/{name}")
-        await self._samples.load(run_id, version or 0, str(pinned), op_id)
-
-    def _drop(self, policy: Policy) -> None:
-        run_id, version = policy
-        self._samples.drop_version(run_id, version or 0)
-        if (name := self._pin_of.pop(policy, None)) is not None:
-            self._pins.drop(name)
-
 
 def lane_of(head: Head, pins: Path, **options: Any) -> SampleLane:
     """The lane of a head's workers; ``options`` as in ``SampleLane``. ``pins`` is its own
@@ -380,18 +299,3 @@ def lane_of(head: Head, pins: Path, **options: Any) -> SampleLane:
         pins=Snapshots(pins),
         **options,
     )
-
-
-def _as_asked(result: SampleResult, work: SampleWork) -> SampleResult:
-    """The engine ranks tokens equally deep in prompt and samples; who asked for less gets that."""
-    if work.topk_sample == work.topk_prompt:
-        return result
-    samples = tuple(_cut(s, work.topk_sample) for s in result.samples)
-    k = work.topk_prompt
-    return replace(
-        result, samples=samples, prompt_topk=tuple(r[:k] for r in result.prompt_topk) if k else ()
-    )
-
-
-def _cut(sample: Sampled, k: int) -> Sampled:
-    return replace(sample, topk=tuple(ranked[:k] for ranked in sample.topk) if k else ())

@@ -19,7 +19,8 @@ from itertools import islice
 
 from plait.core.errors import NotFound, PlaitError, RequestLost, RunEnded
 from plait.service.ports import CLONE, Ended, Failed, Outcome, Ready, Who
-from plait.service.sample_lane import SampleLane, Source, Ticket
+from plait.service.sample_lane import SampleLane
+from plait.service.ticket import Source, Ticket
 from plait.service.work import Codec, Kind, SampleWork
 
 log = logging.getLogger(__name__)
@@ -215,6 +216,11 @@ class SampleRequests:
         if (log := self._logs.get((sampler_id, seq // CLONE))) is not None:
             log.ends.append(request.key)
             log.news.set()
+            while (
+                log.ends and log.ends[0] not in self._requests
+            ):  # let go: no cursor is told of it any more
+                log.ends.popleft()
+                log.first += 1
         request.done.set()
         self._sweep()
 

@@ -22,8 +22,8 @@ from plait.core.errors import NotFound, RequestError, SessionEnded
 from plait.core.ids import RunId, TenantId
 from plait.service import names
 from plait.service.ports import Models, Who
-from plait.service.sample_lane import Source
 from plait.service.snapshots import Snapshots
+from plait.service.ticket import Source
 from plait.store.samplers import SamplerRow
 from plait.store.store import Store
 
@@ -187,8 +187,10 @@ class Samplers:
         for row in rows:
             self._rows.pop(row.sampler_id, None)
             self._joined.pop(row.sampler_id, None)
-            if row.inflight and row.run_id is not None:
-                self._following.get(row.run_id, set()).discard(row.sampler_id)
+            if row.run_id in self._following:
+                self._following[row.run_id].discard(row.sampler_id)
+                if not self._following[row.run_id]:
+                    del self._following[row.run_id]
         await asyncio.to_thread(self._snapshots.drop, session_id)
         return tuple(row.sampler_id for row in rows)
 

@@ -35,6 +35,8 @@ GRACE_S = 2.0
 """For answers under way when the service stops: long polls end no sooner, and are asked again."""
 BACKLOG = 2048
 GC_THRESHOLDS = (50_000, 20, 50)
+"""A full collection after 50 million objects more than before: it looks at every parked request,
+which takes a fifth of a second where there are 10,000. What is in no cycle needs none."""
 KEEP_ALIVE_S = 75
 """Longer than clients leave a connection unused between two polls."""
 

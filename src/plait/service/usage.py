@@ -17,8 +17,7 @@ from plait.service.ports import House, Who
 from plait.store.usage import UsageRow
 
 SAMPLED, PROMPT = "sample", "prompt"
-"""Kinds whose tokens are what a model wrote (a job's: with its prompts), and read; all others are
-trained."""
+"""Kinds whose tokens are what a model wrote, and read; all others are trained."""
 UNITS = {
     "requests_per_s": "requests/s",
     "open_requests": "requests",
@@ -123,7 +122,7 @@ async def quota_of(house: House, tenant: Tenant) -> QuotaView:
 
 
 async def stored_bytes(house: House, tenant_id: TenantId) -> int:
-    """Bytes of a tenant's checkpoints."""
+    """Bytes of a tenant's checkpoints, as its quota counts them."""
     who, total, offset = Who(tenant_id=tenant_id), 0, 0
     while True:
         page = await house.models.checkpoints(who, model_id=None, limit=PART, offset=offset)

@@ -99,6 +99,20 @@ class Jobs:
                 connection.execute(jobs.update().where(jobs.c.job_id == job_id).values(**values))
             return _get(connection, job_id)
 
+    def revive(self, job_id: JobId, *, now: float) -> JobRow:
+        """Queue a job that has failed once more; any other stays as it is. NotFound."""
+        values = {"status": JobStatus.QUEUED, "reason": "", "updated_at": now}
+        with self._database.write() as connection:
+            if _get(connection, job_id).status is JobStatus.FAILED:
+                connection.execute(jobs.update().where(jobs.c.job_id == job_id).values(**values))
+            return _get(connection, job_id)
+
+    def failed(self, *, since: float) -> list[JobRow]:
+        """Jobs that have failed since."""
+        query = jobs.select().where(jobs.c.status == JobStatus.FAILED, jobs.c.updated_at >= since)
+        with self._database.read() as connection:
+            return [_row(found) for found in connection.execute(query)]
+
     def find(self, job_id: JobId) -> JobRow | None:
         """One job, or none."""
         with self._database.read() as connection:

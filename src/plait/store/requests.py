@@ -222,6 +222,15 @@ class Requests:
             )
             return int(done.rowcount)
 
+    def drop_body(self, owner: str, seq: int) -> None:
+        """Drop the body of one request, which nobody will carry out again."""
+        with self._database.write() as connection:
+            connection.execute(
+                request_bodies.delete().where(
+                    request_bodies.c.owner == owner, request_bodies.c.seq == seq
+                )
+            )
+
     def prune(self, *, ended_before: float, limit: int = 1000) -> int:
         """Drop the answers of requests that ended before a time, which their clients have had or
         given up. How many: fewer than ``limit`` when there are no more."""

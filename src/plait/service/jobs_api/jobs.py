@@ -107,7 +107,7 @@ def router(house: House, desk: Desk) -> APIRouter:
 
     @api.post("/{job}/resume")
     async def resume(job: JobName, who: Caller) -> JobView:
-        """Let a paused job go on."""
+        """Let a paused job go on, or one that failed, from its last committed step."""
         return await viewed(await desk.resume(who, job))
 
     @api.get(

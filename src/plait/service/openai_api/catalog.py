@@ -14,7 +14,7 @@ from plait.core.ids import RunId
 from plait.models.tokenizer import Tokenizer
 from plait.service import names
 from plait.service.ports import House, ModelOffer, Who
-from plait.service.sample_lane import Source
+from plait.service.ticket import Source
 from plait.store.jobs import JobRow
 from plait.store.rows import RunRow
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 
 from plait.service.auth import Caller
 from plait.service.errors import responses
+from plait.service.flags import CHUNK_BYTES, SAMPLES
 from plait.service.ports import House
 from plait.service.tinker_api import bodies
 
@@ -18,10 +19,10 @@ FLAGS: dict[str, Any] = {
     # Chunks of one call are sent at once, the first one last: lines order them.
     "parallel_fwdbwd_chunks": True,
     "fwdbwd_max_chunk_len": 1024,
-    "fwdbwd_max_chunk_bytes_count": 5_000_000,
+    "fwdbwd_max_chunk_bytes_count": CHUNK_BYTES,
     # Compression costs both ends more than a local network does.
     "proto_compress_fwdbwd": False,
-    "sample_max_concurrent_requests": 2000,
+    "sample_max_concurrent_requests": SAMPLES,
     "sample_join_sampling_session": True,
     "custom_loss_server_side": False,
     # What clients of 0.24 and 0.25 must be told to behave like newer ones.

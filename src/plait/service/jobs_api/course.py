@@ -1,0 +1,135 @@
+"""Course: what a job goes through, from its place among its tenant's runs to its end in a launch.
+
+A launch may be left under it (the house closes, its workers are gone for good): then it waits for
+the next one and goes on at its last committed step.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from plait.core.errors import CLOSED, PlaitError, RunEnded
+from plait.core.ids import RunId
+from plait.core.text import told
+from plait.jobs.launch import Launch
+from plait.jobs.spec import JobSpec
+from plait.service.jobs_api.environments import source_of
+from plait.service.jobs_api.led import Led
+from plait.service.ports import House
+from plait.store.jobs import JobRow, JobStatus
+
+PLACE_S = 1.0
+"""How often a job that waits for a place among its tenant's runs looks again."""
+AGAIN_S = 5.0
+"""When to ask again for a launch that could not be started."""
+
+
+class Course:
+    """The course of all jobs of a house."""
+
+    def __init__(self, house: House, *, wall: Callable[[], float]) -> None:
+        self._house, self._wall = house, wall
+
+    async def follow(self, led: Led) -> tuple[JobStatus | None, str]:
+        """How it ended; no status if the house was closed around it."""
+        if not await self._place(led):
+            return JobStatus.CANCELLED, led.doom or ""
+        while True:
+            try:
+                launch = await self._house.launch(led.spec.model)
+            except PlaitError as error:  # NotFound too: it may be served again in another life
+                if str(error) == CLOSED:
+                    return None, ""
+                led.waits = told(error)
+                await self._pause(led)
+                if led.doom is not None:
+                    return JobStatus.CANCELLED, led.doom
+                continue
+            ended = await self._join(led, launch)
+            if ended is not None:
+                return ended
+            led.launch, led.waits = None, "its launch is starting again"
+
+    async def _pause(self, led: Led) -> None:
+        """Wait for another try, or for its owner to change the job."""
+        led.changed.clear()
+        if led.doom is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await led.changed.wait()
+
+    async def _join(self, led: Led, launch: Launch) -> tuple[JobStatus, str] | None:
+        """How it ended in this launch; None if the launch was left before."""
+        job_id, spec = led.row.job_id, self._placed(led)
+        before = await asyncio.to_thread(self._house.store.runs.find, RunId(job_id))
+        if before is not None and before.status.ended:
+            return JobStatus(before.status.value), before.reason
+        source = await asyncio.to_thread(source_of, spec, launch.tokenizer)
+        launch.add_job(spec, source, tenant_id=led.row.tenant_id)
+        led.launch, led.waits = launch, ""
+        if led.doom is not None:
+            await launch.cancel(job_id, led.doom)
+        elif led.paused:
+            led.hold()
+        else:
+            await self.note(led, JobStatus.RUNNING, "")
+        try:
+            outcome = await launch.wait(job_id)
+        except RunEnded as error:
+            if str(error) != CLOSED:
+                raise
+            return None
+        return JobStatus(outcome.stage.value), outcome.reason
+
+    async def _place(self, led: Led) -> bool:
+        """Wait for a place among the tenant's runs; False if it was cancelled before."""
+        tenant_id = led.row.tenant_id
+        while led.doom is None:
+            if led.paused:
+                led.waits = "paused by its owner"
+                await led.changed.wait()
+            elif (hold := self._house.access.limits.take_run(tenant_id)) is None:
+                led.placed, led.waits = True, "its launch is starting"
+                return True
+            else:
+                led.waits = hold.reason
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PLACE_S):
+                        await led.changed.wait()
+            led.changed.clear()
+        return False
+
+    def _placed(self, led: Led) -> JobSpec:
+        """The job as the launch knows it: by its id, with its tenant's weight and priority."""
+        tenant = self._house.access.tenant(led.row.tenant_id)
+        return led.spec.model_copy(
+            update={
+                "name": str(led.row.job_id),
+                "weight": led.spec.weight * tenant.weight,
+                "priority": min(led.spec.priority, tenant.priority),
+            }
+        )
+
+    async def note(self, led: Led, status: JobStatus, reason: str) -> None:
+        """Write down how a job stands."""
+        led.row = await self.stands(led.row, status, reason)
+
+    async def stands(self, row: JobRow, status: JobStatus, reason: str) -> JobRow:
+        """The same of one that nobody leads; its row."""
+        changed = await self._house.writer.write(
+            self._house.store.jobs.set_status,
+            row.job_id,
+            status,
+            reason=reason,
+            run_id=RunId(row.job_id),
+            now=self._wall(),
+        )
+        await self._house.writer.write(
+            self._house.store.events.add,
+            f"job_{status.value}",
+            tenant_id=row.tenant_id,
+            job_id=row.job_id,
+            detail={"name": row.name, "reason": reason},
+            now=self._wall(),
+        )
+        return changed
