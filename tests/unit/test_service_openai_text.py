@@ -54,6 +54,11 @@ def test_an_incomplete_character_waits_for_its_rest(tokenizer: Tokenizer) -> Non
     assert unfolding.push(rest) == "é!"
 
 
+def test_the_stop_string_that_is_complete_first_is_the_one() -> None:
+    assert cut(" aa", (" aa", "a")) == " "
+    assert cut("xaab", ("aab", "ab")) == "x"
+
+
 @given(st.data())
 @settings(deadline=None, max_examples=200)
 def test_the_pieces_are_the_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:

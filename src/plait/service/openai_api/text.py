@@ -33,9 +33,10 @@ def said(sampled: Sampled, ends: Collection[int]) -> tuple[int, ...]:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Text up to the first stop string in it."""
-    found = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return text[: min(found)] if found else text
+    """Text up to the stop string that is complete first: the one that a reader of the text as it
+    comes would find."""
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(found)[1]] if found else text
 
 
 class Unfolding:
