@@ -185,13 +185,13 @@ def serving(
 
 
 @contextmanager
-def skyrl(model: str = MODEL) -> Iterator[Served]:
-    """SkyRL tx with its JAX engine on all cores."""
+def skyrl(model: str = MODEL, *, adapters: int = 6, cores: int = CORES) -> Iterator[Served]:
+    """SkyRL tx with its JAX engine on as many cores as ours."""
     place = Path(tempfile.mkdtemp(prefix="plait-bench-"))
     model_dir, port = str(resolve(model)), free_port()
     programs = SKYRL.python().parent
     backend = {
-        "max_lora_adapters": 6,
+        "max_lora_adapters": adapters,
         "max_lora_rank": 8,
         "train_micro_batch_size": 4,
         "sample_max_num_sequences": 32,
@@ -199,6 +199,7 @@ def skyrl(model: str = MODEL) -> Iterator[Served]:
     begun = time.perf_counter()
     start = Start(
         [
+            *("taskset", "--cpu-list", ",".join(map(str, sorted(os.sched_getaffinity(0))[:cores]))),
             *(str(programs / "uv"), "run", "-m", "skyrl.tinker.api", "--base-model", model_dir),
             *("--backend", "jax", "--backend-config", json.dumps(backend)),
             *("--database-url", f"sqlite:///{place / 'tinker.db'}"),

@@ -44,6 +44,8 @@ with all different."""
 WAITING = 20
 """One run in so many waits for its update: training takes a tenth to a hundredth of a step
 (MARLaaS §3), and a twentieth is at the upper end of that."""
+AS_THE_RUNTIME = ("views made anew", "all wait, reasons read")
+"""What the live runtime does besides at present; judged like the policy alone."""
 ROOMY, SHORT = 2000 * GB, 300 * GB
 """Host memory of a node group: for six jobs, and for one."""
 DISPATCHES: Mapping[str, Dispatch] = {"fair": FairDispatch(), "hrrn": HrrnDispatch()}
@@ -121,6 +123,11 @@ def told(size: Size, curves: Curves, weeks: Mapping[float, Mapping[str, float]])
             f"dispatch {name}, {case}, p99": DISPATCH_S / by_case[case][runs]["p99"]
             for name, by_case in curves.dispatch.items()
             for case in ("one in twenty waits", "all wait")
+        },
+        **{
+            f"dispatch {name}, {case}, p99": DISPATCH_S / by_case[case]["p99"]
+            for name, by_case in curves.dispatch.items()
+            for case in AS_THE_RUNTIME
         },
         **{
             f"placement, {case}, p99": PLACEMENT_S / curve[jobs]["p99"]

@@ -15,8 +15,8 @@ A, B, C, D = ((RunId(name), 1) for name in "abcd")
 class Workers:
     """Loads when told to."""
 
-    def __init__(self, n: int, *, at_once: bool = True) -> None:
-        self.slots = Slots(n, load=self.load, drop=self.drop)
+    def __init__(self, n: int, *, at_once: bool = True, kept: int = 8) -> None:
+        self.slots = Slots(n, load=self.load, drop=self.drop, kept=kept)
         self.told: list[str] = []
         self.loaded: set[Policy] = set()
         self.most = 0
@@ -143,10 +143,18 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
         await gone
 
 
-async def test_forgotten_with_its_last_sample() -> None:
-    workers = Workers(2)
-    await workers.slots.acquire(A, "p")
-    workers.slots.forget(A)
-    assert workers.told == ["+a"]
+async def test_only_the_latest_idle_ones_stay() -> None:
+    workers = Workers(4, kept=2)
+    for policy in (A, B, C):
+        await workers.slots.acquire(policy, "p")
+    for policy in (B, C):
+        workers.slots.release(policy)
+    assert workers.told == ["+a", "+b", "+c"]
     workers.slots.release(A)
-    assert workers.told == ["+a", "-a"]
+    assert workers.told == ["+a", "+b", "+c", "-a"], "the one that was asked for first"
+    assert workers.slots.use(B)
+    await workers.slots.acquire(D, "p")
+    workers.slots.release(D)
+    assert workers.told[4:] == ["+d"], "what is drawn with does not count"
+    workers.slots.release(B)
+    assert workers.told[5:] == ["-c"]

@@ -3,7 +3,7 @@
     flood.py '{"url": …, "key": …, "model": …, "samples": 512, "writes": 64, "write_bytes": 500000}'
 
 Prints one JSON line: how many of each ended well, the errors, and the seconds. A write is one
-``forward_backward`` of one sequence whose body has at least that size (12 bytes a token).
+``forward_backward`` of one sequence whose body has at least that size (``BYTES_PER_TOKEN``).
 """
 
 import json

@@ -27,6 +27,7 @@ ROLLOUT = "rollout"
 """The kind of spans whose time is the samples'. Their tokens are what was computed: the books count
 what a run was given (``PROMPT``) and what it drew (``SAMPLED``)."""
 PROMPT, SAMPLED = "prompt", "sample"
+"""Kinds whose tokens are what a model read, and wrote; all others are trained."""
 
 
 class Ledger:

@@ -15,6 +15,7 @@ from typing import Any
 from plait.core.errors import CLOSED, RunEnded, StoreError
 from plait.core.ids import RunId, TenantId
 from plait.jobs.launch import Launch
+from plait.runtime.ledger import PROMPT, SAMPLED
 from plait.service.access import Access
 from plait.service.launches import Launches
 from plait.service.ports import Ended, Models, Outcome, Who
@@ -23,7 +24,6 @@ from plait.service.sample_lane import SampleLane, lane_of
 from plait.service.sample_requests import SampleRequests
 from plait.service.samplers import Samplers
 from plait.service.ticket import Share, Source, Spent
-from plait.service.usage import PROMPT, SAMPLED
 from plait.service.work import Codec, SampleWork
 from plait.store.store import Store
 from plait.store.usage import NO_RUN, Used

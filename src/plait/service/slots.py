@@ -5,8 +5,8 @@ gives way. Where all are in use, the least recently used is *closed*: what it dr
 end, and who wants it again waits behind those that wait already. An adapter is not closed before
 it has begun ``MIN_SERVED`` samples, so that a load is worth its price.
 
-Invariants: never more than ``n`` loaded; none is dropped while it draws; waits are first come,
-first served, so each ends; a load that fails costs its slot nothing.
+Invariants: never more than ``n`` loaded, and ``kept`` of them idle; none is dropped while it draws;
+waits are first come, first served, so each ends; a load that fails costs its slot nothing.
 """
 
 import asyncio
@@ -19,6 +19,11 @@ from plait.policies.routing import Policy
 MIN_SERVED = 16
 """Samples per load, where somebody wants as many: a load takes a worker the time of a few forward
 steps."""
+
+KEPT_IDLE = 8
+"""Loaded adapters that nobody draws with: a script samples a new version in each step and says of
+none that it was the last, and what is loaded costs memory on every worker (20 MB at rank 32) and a
+load on every worker that is replaced."""
 
 Load = Callable[[Policy, str], Awaitable[None]]
 Drop = Callable[[Policy], None]
@@ -43,8 +48,8 @@ class _Waiter:
 class Slots:
     """Adapters loaded for outside samplers."""
 
-    def __init__(self, n: int, *, load: Load, drop: Drop) -> None:
-        self._n, self._load, self._drop = n, load, drop
+    def __init__(self, n: int, *, load: Load, drop: Drop, kept: int = KEPT_IDLE) -> None:
+        self._n, self._kept, self._load, self._drop = n, kept, load, drop
         self._slots: OrderedDict[Policy, _Slot] = OrderedDict()
         """Least recently used first."""
         self._waiters: list[_Waiter] = []
@@ -80,12 +85,6 @@ class Slots:
         """A sample has ended."""
         self._leave(policy, self._slots[policy])
 
-    def forget(self, policy: Policy) -> None:
-        """Nobody will want it again: it goes now, or with its last sample."""
-        if (slot := self._slots.get(policy)) is not None:
-            slot.closed = True
-            self._settle(policy, slot)
-
     def _enter(self, policy: Policy, slot: _Slot) -> None:
         slot.n_used += 1
         slot.n_served += 1
@@ -100,6 +99,9 @@ class Slots:
         failed = slot.loaded.done() and (slot.loaded.cancelled() or slot.loaded.exception())
         if not slot.n_used and (slot.closed or failed) and self._slots.get(policy) is slot:
             self._remove(policy)
+        idle = [p for p, s in self._slots.items() if not s.n_used]
+        for least_recent in idle[: -self._kept or None]:
+            self._remove(least_recent)
         self._serve_waiters()
 
     def _has_room(self) -> bool:

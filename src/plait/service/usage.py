@@ -11,13 +11,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from plait.core.ids import TenantId
+from plait.runtime.ledger import PROMPT, SAMPLED
 from plait.service.access import Tenant
 from plait.service.names import model_of
 from plait.service.ports import House, Who
 from plait.store.usage import UsageRow
 
-SAMPLED, PROMPT = "sample", "prompt"
-"""Kinds whose tokens are what a model wrote, and read; all others are trained."""
 UNITS = {
     "requests_per_s": "requests/s",
     "open_requests": "requests",
