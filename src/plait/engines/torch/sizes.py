@@ -4,6 +4,7 @@ its adapters add to.
 Our own forward's are an ``Arch``, those of a model through ``transformers`` a ``Foreign``.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from plait.core.runs import TARGETS, LoraSpec
@@ -21,7 +22,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(ABC):
     """What the engines need to know of any decoder."""
 
     vocab_size: int
@@ -42,9 +43,9 @@ class Sizes:
         return self.n_kv_heads * self.head_dim
 
     @property
+    @abstractmethod
     def sites(self) -> tuple[Site, ...]:
         """In the order of a run's parameters: by layer, then product; the head's comes last."""
-        raise NotImplementedError
 
     @property
     def order(self) -> str:
