@@ -94,6 +94,22 @@ async def test_tenants_are_operators_affairs(tmp_path: Path, byte_model: Path) -
         assert unknown.status_code == 422, "a setting that would do nothing"
 
 
+async def test_an_operators_key_is_not_there_for_the_other_keys_of_its_tenant(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        theirs = (await e.operator.get("/v1/me")).json()["key_id"]
+        made = (await e.operator.post("/v1/keys", json={"label": "ci"})).json()
+        ci = e.client(made["key"])
+        assert (await ci.post(f"/v1/keys/{theirs}/rotate")).status_code == 404
+        assert (await ci.delete(f"/v1/keys/{theirs}")).status_code == 404
+        shown = (await ci.get("/v1/keys")).json()
+        assert ([key["key_id"] for key in shown["keys"]], shown["total"]) == ([made["key_id"]], 1)
+        assert (await e.operator.get("/v1/keys")).json()["total"] == 2
+        assert (await e.operator.post(f"/v1/keys/{theirs}/rotate")).json()["admin"] is True
+        assert (await ci.post(f"/v1/keys/{made['key_id']}/rotate")).json()["admin"] is False
+
+
 async def test_what_was_used_is_read_back(tmp_path: Path, byte_model: Path) -> None:
     async with edge(tmp_path, byte_model) as e:
         alice, bob = await e.tenant("alice", device_s=100), await e.tenant("bob")

@@ -130,8 +130,8 @@ def router(house: House) -> APIRouter:
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> KeysView:
-        """The tenant's keys."""
-        rows = access.keys(_own(who, access, tenant_id))
+        """The tenant's keys; operators' keys are shown to operators only."""
+        rows = access.seen(_own(who, access, tenant_id), who)
         views = [KeyView(**key_values(row)) for row in page(rows, limit, offset)]
         return KeysView(keys=views, total=len(rows))
 
