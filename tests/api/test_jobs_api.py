@@ -11,7 +11,7 @@ import yaml
 from edge_support import ROWS, edge, job, until
 
 from plait.core.errors import ConfigError, WorkerLost
-from plait.core.ids import TenantId
+from plait.core.ids import RunId, TenantId
 from plait.obs.jsonl import read_jsonl
 from plait.rewards import sandbox
 from plait.service.jobs_api import desk as desk_module
@@ -342,6 +342,26 @@ async def test_jobs_that_have_ended_take_nothing(tmp_path: Path, byte_model: Pat
         assert launch._tasks == {}
         assert launch.recorder._jobs == {}
         assert (await alice.get("/v1/jobs/a")).json()["step"] == 1, "as its files have it"
+
+
+async def test_damaged_files_of_one_job_keep_no_job_from_the_list(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        names = ("a", "b", "c")
+        made = await submit(alice, file_of(byte_model, *(job(n, steps=2) for n in names)))
+        ids = [one["job_id"] for one in made]
+        rewards = {one: (await ended(alice, one))["reward"] for one in ids}
+        files = [e.house.place(str(byte_model)) / "jobs" / one / "metrics.jsonl" for one in ids]
+        assert list(rewards.values()) == [[*read_jsonl(file)][-1]["reward_mean"] for file in files]
+        for file in files[:2]:
+            file.write_text("no JSON\n")
+        for one in ids[1:]:  # as a controller that commits its step and no more
+            e.house.store.runs.save_progress(RunId(one), {"step": 2}, now=1.0)
+        listed = (await alice.get("/v1/jobs")).json()["jobs"]
+        shown = {one["job_id"]: one["reward"] for one in listed}
+        assert shown == rewards | {ids[1]: None}
 
 
 async def test_over_the_limit_of_runs_a_job_waits_and_says_why(
