@@ -10,6 +10,7 @@ from service_support import ALICE, Client, batch, house
 from plait.core.errors import Unauthorized
 from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.obs.jsonl import read_jsonl
+from plait.service.limits import TenantLimits
 from plait.service.work import Kind
 from plait.store.usage import Used
 
@@ -92,6 +93,41 @@ async def test_tenants_are_operators_affairs(tmp_path: Path, byte_model: Path) -
         assert own.status_code == 422
         unknown = await e.operator.patch("/v1/tenants/team-a", json={"limits": {"tokens": 1}})
         assert unknown.status_code == 422, "a setting that would do nothing"
+
+
+async def test_a_limit_that_is_set_leaves_the_others(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        limits = {"runs": 8, "tokens_per_min": 100, "open_requests": None}
+        await e.operator.post("/v1/tenants", json={"name": "a", "limits": limits})
+
+        async def change(**limits: int | None) -> tuple[int | None, ...]:
+            answer = await e.operator.patch("/v1/tenants/a", json={"limits": limits})
+            found = answer.json()["limits"]
+            return tuple(found[key] for key in ("runs", "tokens_per_min", "open_requests"))
+
+        assert await change(runs=16) == (16, 100, None)
+        assert await change(tokens_per_min=None) == (16, None, None)
+        assert await change() == (16, None, None)
+    async with edge(tmp_path, byte_model) as e:
+        kept = e.access.tenant(TenantId("a")).limits
+        assert (kept.runs, kept.tokens_per_min, kept.open_requests) == (16, None, None)
+        assert kept.requests_per_s == TenantLimits().requests_per_s
+
+
+async def test_an_operators_key_is_not_there_for_the_other_keys_of_its_tenant(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        theirs = (await e.operator.get("/v1/me")).json()["key_id"]
+        made = (await e.operator.post("/v1/keys", json={"label": "ci"})).json()
+        ci = e.client(made["key"])
+        assert (await ci.post(f"/v1/keys/{theirs}/rotate")).status_code == 404
+        assert (await ci.delete(f"/v1/keys/{theirs}")).status_code == 404
+        shown = (await ci.get("/v1/keys")).json()
+        assert ([key["key_id"] for key in shown["keys"]], shown["total"]) == ([made["key_id"]], 1)
+        assert (await e.operator.get("/v1/keys")).json()["total"] == 2
+        assert (await e.operator.post(f"/v1/keys/{theirs}/rotate")).json()["admin"] is True
+        assert (await ci.post(f"/v1/keys/{made['key_id']}/rotate")).json()["admin"] is False
 
 
 async def test_what_was_used_is_read_back(tmp_path: Path, byte_model: Path) -> None:

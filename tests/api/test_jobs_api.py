@@ -11,7 +11,7 @@ import yaml
 from edge_support import ROWS, edge, job, until
 
 from plait.core.errors import ConfigError, WorkerLost
-from plait.core.ids import TenantId
+from plait.core.ids import RunId, TenantId
 from plait.obs.jsonl import read_jsonl
 from plait.rewards import sandbox
 from plait.service.jobs_api import desk as desk_module
@@ -97,6 +97,32 @@ async def test_logs_go_on_behind_what_was_seen(tmp_path: Path, byte_model: Path)
         assert followed[-1][2]["status"] == "done"
         assert await lines(alice, url, headers={"Last-Event-ID": "2"}) == followed[2:]
         assert await lines(alice, f"{url}?after=3") == followed[3:]
+
+
+async def test_a_damaged_line_ends_a_log_under_its_number(tmp_path: Path, byte_model: Path) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        (made,) = await submit(alice, file_of(byte_model, job("long", steps=10**6)))
+        url = f"/v1/jobs/{made['job_id']}"
+        file = e.house.place(str(byte_model)) / "jobs" / made["job_id"] / "metrics.jsonl"
+
+        async def far() -> bool:
+            return file.is_file() and len(list(read_jsonl(file))) >= 3
+
+        await until(far)
+        await alice.post(f"{url}/pause")
+        rows = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([*rows[:2], "no JSON\n", *rows[2:]]))
+        followed = await asyncio.wait_for(lines(alice, f"{url}/logs?follow=true"), 10)
+        assert [(i, kind) for i, kind, _ in followed] == [
+            ("1", "log"),
+            ("2", "log"),
+            ("3", "log"),
+            ("", "end"),
+        ]
+        assert "metrics.jsonl:3 is not JSON" in followed[2][2]["text"]
+        seen = await lines(alice, f"{url}/logs", headers={"Last-Event-ID": "3"})
+        assert [i for i, _, _ in seen][:1] == ["4"], "what follows it is not lost"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +368,26 @@ async def test_jobs_that_have_ended_take_nothing(tmp_path: Path, byte_model: Pat
         assert launch._tasks == {}
         assert launch.recorder._jobs == {}
         assert (await alice.get("/v1/jobs/a")).json()["step"] == 1, "as its files have it"
+
+
+async def test_damaged_files_of_one_job_keep_no_job_from_the_list(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        names = ("a", "b", "c")
+        made = await submit(alice, file_of(byte_model, *(job(n, steps=2) for n in names)))
+        ids = [one["job_id"] for one in made]
+        rewards = {one: (await ended(alice, one))["reward"] for one in ids}
+        files = [e.house.place(str(byte_model)) / "jobs" / one / "metrics.jsonl" for one in ids]
+        assert list(rewards.values()) == [[*read_jsonl(file)][-1]["reward_mean"] for file in files]
+        for file in files[:2]:
+            file.write_text("no JSON\n")
+        for one in ids[1:]:  # as a controller that commits its step and no more
+            e.house.store.runs.save_progress(RunId(one), {"step": 2}, now=1.0)
+        listed = (await alice.get("/v1/jobs")).json()["jobs"]
+        shown = {one["job_id"]: one["reward"] for one in listed}
+        assert shown == rewards | {ids[1]: None}
 
 
 async def test_over_the_limit_of_runs_a_job_waits_and_says_why(

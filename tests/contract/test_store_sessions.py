@@ -121,6 +121,16 @@ def test_a_job_is_queued_once_and_ends_once(store: Store) -> None:
         jobs.set_status(JobId("j-9"), JobStatus.DONE, now=1.0)
 
 
+def test_a_tenants_jobs_are_found_by_name(store: Store) -> None:
+    for number, (tenant, name) in enumerate(((ANN, "a"), (LOCAL_TENANT, "a"), (ANN, "b"))):
+        job = JobId(f"j-{9 - number}")
+        store.jobs.submit(job, tenant_id=tenant, name=name, spec={}, now=float(number))
+    again = store.jobs.submit(JobId("j-1"), tenant_id=ANN, name="a", spec={}, now=9.0)
+    assert [row.job_id for row in store.jobs.named(ANN, "a")] == ["j-9", "j-1"]
+    assert store.jobs.named(ANN, "a")[-1] == again
+    assert store.jobs.named(ANN, "c") == store.jobs.named(ANN, "a\0") == []
+
+
 def test_events_are_read_in_order_by_whom_they_concern(store: Store) -> None:
     events = store.events
     first = events.add("started", run_id=RUN, tenant_id=ANN, detail={"n": 1}, now=1.0)

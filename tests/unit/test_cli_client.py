@@ -281,6 +281,31 @@ def test_a_key_that_is_refused_is_not_kept(
     assert load_profile() == Profile(url="http://server", key="tml-good")
 
 
+@pytest.mark.parametrize("name", ["keys", "tenants", "jobs", "checkpoints"])
+def test_a_list_that_is_cut_says_so(
+    serving: Any, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    answer = {name: [{}, {}], "total": 2}
+    asked = serving(lambda request: httpx.Response(200, json=answer))
+    assert code(main.app, [name]) == 0
+    assert " of " not in capsys.readouterr().out
+    answer["total"] = 1234
+    assert code(main.app, [name]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 of 1,234"
+    assert "limit" in asked[0].url.params
+    assert code(main.app, [name, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"] == 1234
+
+
+def test_keys_of_another_tenant(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = serving(lambda request: httpx.Response(200, json={"keys": [], "total": 0}))
+    assert code(main.app, ["keys", "--tenant", "vision"]) == 0
+    assert dict(asked[0].url.params) == {"tenant_id": "vision", "limit": "1000"}
+    assert code(main.app, ["keys", "--tenant", "vision", "add", "ci"]) == 2
+    assert "give it behind add" in capsys.readouterr().err
+    assert len(asked) == 1, "no key was made of one's own tenant"
+
+
 def test_limits_of_a_tenant(serving: Any) -> None:
     asked = serving(lambda request: httpx.Response(200, json={"tenant_id": "t-1", "name": "us"}))
     assert code(remote.set_tenant, "t-1", limit=["runs=4", "storage_bytes=none"]) == 0

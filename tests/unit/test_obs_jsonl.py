@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.errors import StoreError
-from plait.obs.jsonl import BLOCK_BYTES, JsonlWriter, drop_torn_line, dumps, read_jsonl
+from plait.obs.jsonl import BLOCK_BYTES, JsonlTail, JsonlWriter, drop_torn_line, dumps, read_jsonl
 
 
 def test_a_row_is_on_the_file_when_write_returns(tmp_path: Path) -> None:
@@ -74,3 +74,45 @@ def test_a_path_that_cannot_be_opened_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write"):
         JsonlWriter(tmp_path / "file" / "a.jsonl")
+
+
+def test_a_tail_reads_each_line_once_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    tail = JsonlTail(path)
+    assert list(tail.more()) == []
+    path.write_text('{"a":1}\n{"a":')
+    assert list(tail.more()) == [(1, {"a": 1})]
+    assert list(tail.more()) == []
+    with path.open("r+") as file:
+        file.write("gone   \n")  # it has been read: nobody looks at it again
+        file.seek(0, 2)
+        file.write("2}\n")
+    assert list(tail.more()) == [(2, {"a": 2})]
+    assert list(JsonlTail(path, after=1).more()) == [(2, {"a": 2})], "unread"
+
+
+@pytest.mark.parametrize("again", ['{"a":1}\n', '{"a":1}\n{"a":2}\n{"a":3}\n{"a":4}\n'])
+def test_a_tail_goes_on_behind_its_last_line_in_a_file_that_was_replaced(
+    tmp_path: Path, again: str
+) -> None:
+    path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    path.write_text('{"a":1}\n{"old":true}\n{"a":3}\n')
+    tail = JsonlTail(path)
+    assert [number for number, _ in tail.more()] == [1, 2, 3]
+    other.write_text(again)
+    other.replace(path)
+    assert list(tail.more()) == [(n, {"a": n}) for n in (4,) if n <= again.count("a")]
+    path.write_text('{"a":1}\n{"a":2}\n{"a":3}\n{"a":4}\n{"a":5}\n')
+    assert [number for number, _ in tail.more()][-1] == 5
+
+
+def test_a_line_that_a_tail_cannot_read_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a":1}\nno JSON\n{"a":3}\n')
+    tail = JsonlTail(path)
+    news = tail.more()
+    assert next(news) == (1, {"a": 1})
+    with pytest.raises(StoreError, match=r"a\.jsonl:2 is not JSON"):
+        next(news)
+    assert tail.last == 2
+    assert list(tail.more()) == [(3, {"a": 3})]

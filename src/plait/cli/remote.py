@@ -161,13 +161,22 @@ def usage(
 
 
 @keys.callback()
-def list_keys(context: typer.Context, format: FormatOption = Format.TABLE) -> None:
-    if context.invoked_subcommand is not None:
+def list_keys(
+    context: typer.Context,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose (operators only); default: yours.")
+    ] = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    verb = context.invoked_subcommand
+    if verb is not None:
+        if tenant is not None:  # or ``add`` would make a key of another tenant than was asked for
+            raise typer.BadParameter(f"give it behind {verb}", param_hint="--tenant")
         return
     with told():
         from plait.cli.client.keys import keys_command
 
-        raise SystemExit(keys_command(as_json=format is Format.JSON))
+        raise SystemExit(keys_command(tenant=tenant, as_json=format is Format.JSON))
 
 
 @keys.command("add")

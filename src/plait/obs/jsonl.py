@@ -73,6 +73,38 @@ class JsonlWriter:
             self._file.close()
 
 
+class JsonlTail:
+    """A reader of a file that grows: each line is read once, when it is complete.
+
+    Lines have numbers from 1. A file that was cut or replaced meanwhile is read from its beginning,
+    under the same numbers; what lies at or before ``last`` is passed over unread.
+    """
+
+    def __init__(self, path: str | Path, *, after: int = 0) -> None:
+        self.last = after
+        """The number up to which all is told, a line that cannot be read included."""
+        self._path = Path(path)
+        self._file_id, self._offset, self._number = -1, 0, 0
+
+    def more(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Rows that are new, with their numbers; errors as of ``read_jsonl``."""
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._file_id or found.st_size < self._offset:
+                self._file_id, self._offset, self._number = found.st_ino, 0, 0
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                self._number += 1
+                if self._number > self.last:
+                    self.last = self._number
+                    yield self._number, _row(self._path, self._number, line)
+
+
 def read_jsonl(
     path: str | Path, objection: Callable[[dict[str, Any]], str | None] = lambda row: None
 ) -> Iterator[dict[str, Any]]:
@@ -85,14 +117,7 @@ def read_jsonl(
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise StoreError(
-                    f"{path}:{number} is not JSON ({error}): remove the line"
-                ) from error
-            if not isinstance(row, dict):
-                raise StoreError(f"{path}:{number} is not a JSON object: remove the line")
+            row = _row(path, number, line)
             if (why := objection(row)) is not None:
                 raise StoreError(f"{path}:{number} {why}: remove the line")
             yield row
@@ -115,6 +140,16 @@ def drop_torn_line(path: Path) -> int:
         if end < size:
             file.truncate(end)
         return size - end
+
+
+def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}:{number} is not JSON ({error}): remove the line") from error
+    if not isinstance(row, dict):
+        raise StoreError(f"{path}:{number} is not a JSON object: remove the line")
+    return row
 
 
 def _finite(value: Any) -> Any:

@@ -146,6 +146,10 @@ class Access:
         rows = (row for row in self._keys.values() if row.tenant_id == tenant_id)
         return sorted(rows, key=lambda row: (row.created_at, row.key_id))
 
+    def seen(self, tenant_id: TenantId, who: Who) -> list[KeyRow]:
+        """Those of a tenant's keys that the caller may see."""
+        return [row for row in self.keys(tenant_id) if _sees(who, row)]
+
     async def issue(self, tenant_id: TenantId, *, label: str = "", admin: bool = False) -> Issued:
         """A new key of a tenant."""
         self.tenant(tenant_id)
@@ -195,9 +199,9 @@ class Access:
         return (await self.issue(LOCAL_TENANT, label="local", admin=True)).key
 
     def owner(self, key_id: str, who: Who) -> TenantId:
-        """The tenant of a key that the caller may see: its own, any for an operator; NotFound."""
+        """The tenant of a key that the caller may see; NotFound."""
         row = self._keys.get(key_id)
-        if row is None or (row.tenant_id != who.tenant_id and not who.admin):
+        if row is None or not _sees(who, row):
             raise NotFound(f"there is no key {key_id}")
         return row.tenant_id
 
@@ -224,6 +228,12 @@ class Access:
         self._tenants[row.tenant_id] = tenant
         self.limits.put(row.tenant_id, tenant.limits, device_s=device_s)
         return tenant
+
+
+def _sees(who: Who, row: KeyRow) -> bool:
+    """An operator sees all keys; others their tenant's, but no operator's: who may put a new key in
+    the place of one has what it may do."""
+    return who.admin or (row.tenant_id == who.tenant_id and not row.admin)
 
 
 def _hash(key: str) -> str:

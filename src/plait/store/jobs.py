@@ -3,6 +3,7 @@
 The spec is the file as it was checked; which run a job drives is known once it has begun.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -122,6 +123,13 @@ class Jobs:
         """One job; NotFound."""
         with self._database.read() as connection:
             return _get(connection, job_id)
+
+    def named(self, tenant_id: TenantId, name: str) -> Sequence[JobRow]:
+        """A tenant's jobs of one name, in order of submission."""
+        query = jobs.select().where(jobs.c.tenant_id == tenant_id, jobs.c.name == name)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(jobs.c.created_at, jobs.c.job_id))
+            return [_row(found) for found in rows]
 
     def list(self, *, tenant_id: TenantId | None = None, live: bool = False) -> list[JobRow]:
         """All jobs, or one tenant's, in order of submission; ``live``: those that have not

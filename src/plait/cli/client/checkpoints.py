@@ -33,5 +33,6 @@ def checkpoints_command(
     if as_json:
         show_json(found)
     else:
-        show_rows(COLUMNS, found["checkpoints"], none="no checkpoints")
+        rows = found["checkpoints"]
+        show_rows(COLUMNS, rows, none="no checkpoints", total=found.get("total"))
     return 0

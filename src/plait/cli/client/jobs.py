@@ -61,7 +61,8 @@ def jobs_command(job: str | None, *, status: str | None, limit: int, as_json: bo
         show_facts([(key, said(key, value)) for key, value in found.items()])
     else:
         rows = [{**row, "progress": _progress(row)} for row in found["jobs"]]
-        show_rows(COLUMNS, rows, none="no jobs: hand some in with plait submit FILE")
+        none = "no jobs: hand some in with plait submit FILE"
+        show_rows(COLUMNS, rows, none=none, total=found.get("total"))
     return 0
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from plait.cli.client.server import segment
 from plait.cli.client.session import connected
-from plait.cli.client.show import show_rows
+from plait.cli.client.show import MOST, show_rows
 from plait.cli.console import show_json
 
 COLUMNS = {
@@ -18,14 +18,14 @@ COLUMNS = {
 }
 
 
-def keys_command(*, as_json: bool) -> int:
-    """List keys."""
+def keys_command(*, tenant: str | None = None, as_json: bool) -> int:
+    """List keys: one's own tenant's, or another's for an operator."""
     with connected() as server:
-        found = server.get("/v1/keys")
+        found = server.get("/v1/keys", tenant_id=tenant, limit=MOST)
     if as_json:
         show_json(found)
     else:
-        show_rows(COLUMNS, found["keys"], none="no keys")
+        show_rows(COLUMNS, found["keys"], none="no keys", total=found.get("total"))
     return 0
 
 

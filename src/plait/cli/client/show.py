@@ -8,10 +8,19 @@ from rich.table import Table
 from plait.cli.console import show
 
 NONE = "–"
+MOST = 1000
+"""Rows that the service gives at once."""
 
 
-def show_rows(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *, none: str) -> None:
-    """A table: heading → key. ``none`` is said where there are no rows."""
+def show_rows(
+    columns: Mapping[str, str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    none: str,
+    total: int | None = None,
+) -> None:
+    """A table: heading → key. ``none`` is said where there are no rows, and how many of ``total``
+    are shown where that is not all."""
     found = list(rows)
     if not found:
         print(none)
@@ -20,6 +29,8 @@ def show_rows(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], *, 
     for row in found:
         table.add_row(*(said(key, row.get(key)) for key in columns.values()))
     show(table)
+    if total is not None and total > len(found):
+        print(f"{len(found):,} of {total:,}")
 
 
 def show_facts(pairs: Sequence[tuple[str, str]]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from plait.cli.client.server import segment
 from plait.cli.client.session import connected
-from plait.cli.client.show import said, show_rows
+from plait.cli.client.show import MOST, said, show_rows
 from plait.cli.console import show_json
 from plait.core.errors import ConfigError
 
@@ -22,14 +22,14 @@ COLUMNS = {
 def tenants_command(*, as_json: bool) -> int:
     """List tenants."""
     with connected() as server:
-        found = server.get("/v1/tenants")
+        found = server.get("/v1/tenants", limit=MOST)
     if as_json:
         show_json(found)
     else:
         rows = [
             {**row, "limits": _limits_text(row.get("limits") or {})} for row in found["tenants"]
         ]
-        show_rows(COLUMNS, rows, none="no tenants")
+        show_rows(COLUMNS, rows, none="no tenants", total=found.get("total"))
     return 0
 
 

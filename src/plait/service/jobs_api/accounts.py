@@ -69,7 +69,7 @@ class NewTenant(Asked):
 
 
 class TenantChange(Asked):
-    """What to change of a tenant."""
+    """What to change of a tenant; limits that are not given stay as they are."""
 
     name: Name | None = None
     weight: Weight | None = None
@@ -130,8 +130,8 @@ def router(house: House) -> APIRouter:
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> KeysView:
-        """The tenant's keys."""
-        rows = access.keys(_own(who, access, tenant_id))
+        """The tenant's keys; operators' keys are shown to operators only."""
+        rows = access.seen(_own(who, access, tenant_id), who)
         views = [KeyView(**key_values(row)) for row in page(rows, limit, offset)]
         return KeysView(keys=views, total=len(rows))
 
@@ -194,7 +194,7 @@ def router(house: House) -> APIRouter:
             name=old.name if asked.name is None else asked.name,
             weight=old.weight if asked.weight is None else asked.weight,
             priority=old.priority if asked.priority is None else asked.priority,
-            limits=old.limits if asked.limits is None else asked.limits,
+            limits=_changed(old.limits, asked.limits),
             disabled=old.disabled if asked.disabled is None else asked.disabled,
         )
         return tenant_view(tenant)
@@ -209,6 +209,11 @@ def _own(who: Who, access: Access, tenant_id: str | None) -> TenantId:
     if not who.admin:
         raise Forbidden("this needs an operator's key")
     return access.tenant(TenantId(tenant_id)).tenant_id
+
+
+def _changed(old: TenantLimits, asked: TenantLimits | None) -> TenantLimits:
+    given = {} if asked is None else asked.model_dump(exclude_unset=True)
+    return old.model_copy(update=given)
 
 
 def _slug(name: str) -> str:

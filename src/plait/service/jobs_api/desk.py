@@ -123,8 +123,7 @@ class Desk:
         row = await asyncio.to_thread(self._store.jobs.find, JobId(wanted))
         if row is not None and row.tenant_id == who.tenant_id:
             return self._now(row)
-        rows = await asyncio.to_thread(self._store.jobs.list, tenant_id=who.tenant_id)
-        named = [row for row in rows if row.name == wanted]
+        named = await asyncio.to_thread(self._store.jobs.named, who.tenant_id, wanted)
         if len(named) != 1:
             more = f"{len(named)} jobs are called so: give an id" if named else "list your jobs"
             raise NotFound(f"there is no job {wanted[:120]}: {more}")

@@ -1,6 +1,6 @@
-"""Standing: where a job is, from its launch while it is in one, from its files afterwards."""
+"""Standing: where a job is, from its launch while it is in one, from the store afterwards."""
 
-from plait.core.errors import NotFound
+from plait.core.errors import NotFound, StoreError
 from plait.core.ids import RunId
 from plait.jobs.spec import JobSpec
 from plait.obs.layout import JobLayout, LaunchLayout
@@ -34,11 +34,23 @@ def _n_steps(row: JobRow) -> int | None:
         return None
 
 
-def _reward(house: House, row: JobRow, step: int) -> float | None:
-    try:
-        return read_standing(layout_of(house, row), step).reward if step else None
-    except NotFound:
+def _reward(house: House, row: JobRow, run: RunRow | None) -> float | None:
+    """Mean of the last committed step. Its line is committed with it; only of a controller that
+    commits none the file is read, and where that is damaged there is no figure."""
+    step = _step(run)
+    if run is None or not step:
         return None
+    if "row" in run.progress:
+        found: float | None = run.progress["row"].get("reward_mean")
+        return found
+    try:
+        return read_standing(layout_of(house, row), step).reward
+    except (NotFound, StoreError, OSError):
+        return None
+
+
+def _step(run: RunRow | None) -> int:
+    return int(run.progress.get("step", 0)) if run is not None else 0
 
 
 def facts_of(desk: Desk, row: JobRow) -> RunFacts | None:
@@ -50,14 +62,14 @@ def facts_of(desk: Desk, row: JobRow) -> RunFacts | None:
 
 
 def job_view(house: House, desk: Desk, row: JobRow, run: RunRow | None) -> JobView:
-    """One job; reads a file where the job is not running."""
+    """One job."""
     facts = facts_of(desk, row)
     launch = desk.launch_of(row)
     recorder = launch.recorder.found(row.job_id) if launch is not None else None
-    step = int(run.progress.get("step", 0)) if run is not None else 0
+    step = _step(run)
     if facts is not None:
         step = max(step, facts.step)
-    reward = recorder.standing.reward if recorder is not None else _reward(house, row, step)
+    reward = recorder.standing.reward if recorder is not None else _reward(house, row, run)
     return JobView(
         job_id=row.job_id,
         run_id=row.job_id,

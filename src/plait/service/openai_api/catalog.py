@@ -107,18 +107,17 @@ class Catalog:
         store = self._house.store
         row = store.runs.find(names.run_of(ref))
         if row is None or row.tenant_id != who.tenant_id:
-            jobs = [j for j in store.jobs.list(tenant_id=who.tenant_id) if j.name == ref]
+            jobs = store.jobs.named(who.tenant_id, ref)
             row = store.runs.find(_run_id(jobs[-1])) if jobs else None
         return row if row is not None and row.tenant_id == who.tenant_id else None
 
     def _version(self, row: RunRow, which: str) -> tuple[int, Path]:
         """The number and the directory of a version of a run."""
         store, place = self._house.store, self._house.place(row.spec["base_model"])
+        if which == "latest" and (latest := store.mutations.latest_version(row.run_id)) is not None:
+            return latest.version, place / latest.path
         versions = {str(v.version): v for v in store.mutations.versions(row.run_id)}
         checkpoints = {c.name: c for c in store.checkpoints.list(row.run_id)}
-        if which == "latest" and versions:
-            latest = max(versions.values(), key=lambda v: v.version)
-            return latest.version, place / latest.path
         if (version := versions.get(which)) is not None:
             return version.version, place / version.path
         if (checkpoint := checkpoints.get(which)) is not None:

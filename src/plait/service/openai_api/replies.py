@@ -82,11 +82,14 @@ def chat_reply(
     choices = []
     for index, sampled in enumerate(results[0].samples):
         text, reason = text_of(asked.tokenizer, sampled, stops=asked.stops, ends=asked.ends)
-        scored = chat_logprobs(asked.tokenizer, sampled.tokens, sampled.logprobs, sampled.topk)
         choice: Json = {
             "index": index,
             "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": scored if logprobs else None,
+            "logprobs": chat_logprobs(
+                asked.tokenizer, sampled.tokens, sampled.logprobs, sampled.topk
+            )
+            if logprobs
+            else None,
             "finish_reason": reason,
         }
         choices.append(choice | ({"token_ids": list(sampled.tokens)} if ids else {}))

@@ -28,11 +28,12 @@ def chat_choice(asked: Asked, *, logprobs: bool, ids: bool) -> Choice:
     """Pieces of the chat endpoint."""
 
     def tell(piece: Piece, text: str, reason: str | None) -> Json:
-        scored = chat_logprobs(asked.tokenizer, piece.tokens, piece.logprobs, piece.topk)
         choice: Json = {
             "index": piece.index,
             "delta": {"content": text},
-            "logprobs": scored if logprobs else None,
+            "logprobs": chat_logprobs(asked.tokenizer, piece.tokens, piece.logprobs, piece.topk)
+            if logprobs
+            else None,
             "finish_reason": reason,
         }
         return choice | ({"token_ids": list(piece.tokens)} if ids else {})
