@@ -1,13 +1,11 @@
 """The sample lane on real workers: pinned versions, eviction, shares, cancelling, lost workers."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
 import lanes
 import pytest
-import slow_engine
 from lanes import PROMPT, work
 
 from plait.core.errors import CLOSED, Limited, NotFound, RequestError, RunEnded
@@ -21,13 +19,7 @@ from plait.service.ticket import Spent
 
 SLOW = "slow_engine:build"
 SOON_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def engine_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers must find the slow engine."""
-    here = str(Path(slow_engine.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 def tokens(result: SampleResult) -> list[tuple[int, ...]]:
