@@ -47,6 +47,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(n)
 
 
+@pytest.fixture(scope="module")
+def engine_path() -> Iterator[None]:
+    """Workers find the engines that are beside this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        yield
+
+
 @pytest.fixture(scope="session")
 def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with a real byte tokenizer and a config, for the scripted engine."""

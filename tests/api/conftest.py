@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import house_served
 import pytest
+import serving
 from fake_app import make_app
 from fake_house import FakeHouse
-from house_served import Served
 from httpx import ASGITransport, AsyncClient
+from serving import Served
 from tinker_support import SOON_S, URL, Door
 
 
@@ -64,7 +64,7 @@ def fake_door(fake: FakeHouse, over_fake: Callable[[FakeHouse], Door]) -> Door:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, byte_model: Path) -> Iterator[Served]:
     """A real house on the scripted engine."""
-    with house_served.served(tmp_path_factory.mktemp("house"), byte_model) as told:
+    with serving.served(tmp_path_factory.mktemp("house"), byte_model) as told:
         yield told
 
 

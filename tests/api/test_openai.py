@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import slow_engine
 from openai_support import Served, chatty, served
 from service_support import ALICE, SOON_S, Client
 
@@ -21,13 +19,7 @@ from plait.service.work import CheckpointKind, Kind, SaveCheckpoint
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 SLOW = "slow_engine:build"
-
-
-@pytest.fixture(autouse=True)
-def engine_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers must find the slow engine."""
-    here = str(Path(slow_engine.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 @pytest.fixture

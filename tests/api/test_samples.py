@@ -1,14 +1,12 @@
 """Samples through the ports: numbered, idempotent, pinned, ended with their session."""
 
 import asyncio
-import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import slow_engine
 from lanes import work
 from launches import SCRIPTED
 from service_support import ALICE, BOB, SOON_S, Client, house
@@ -23,13 +21,7 @@ from plait.service.ticket import Source
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint, Snapshot
 
 SLOW = replace(SCRIPTED, engine="slow_engine:build", max_seqs=8)
-
-
-@pytest.fixture(autouse=True)
-def engine_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers must find the slow engine."""
-    here = str(Path(slow_engine.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 def opened(directory: Path, model: Path, **over: Any) -> House:

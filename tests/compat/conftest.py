@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import house_served
 import pytest
-from house_served import Served
+import serving
 from sdk_support import DEADLINE_S, ENVIRONMENTS, Run
+from serving import Served
 
 from plait.models.registry import resolve
 from plait.runtime.settings import Settings
@@ -45,5 +45,5 @@ def run_sdk() -> Run:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A real house over a real, if tiny, model: probes look at its text."""
     folder, settings = tmp_path_factory.mktemp("house"), Settings(cores=1)
-    with house_served.served(folder, resolve("tiny"), settings=settings) as told:
+    with serving.served(folder, resolve("tiny"), settings=settings) as told:
         yield told

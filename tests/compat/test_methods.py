@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from house_served import Served
 from sdk_support import ENVIRONMENTS, NEWEST, PROGRAMS, Run
+from serving import Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tinker.md"
 pytestmark = pytest.mark.slow

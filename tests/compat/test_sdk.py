@@ -1,8 +1,8 @@
 """The real SDKs over a real house: every probe, as they are and with other flags."""
 
 import pytest
-from house_served import Served
 from sdk_support import ENVIRONMENTS, NEWEST, PROBES, Run
+from serving import Served
 
 from plait.service.tinker_api import clients
 

@@ -1,8 +1,13 @@
 """Turns: weighted shares of tenants and runs, order within a run, nobody starved; O(log n)."""
 
 import itertools
+import math
+import sys
 from collections import Counter
+from types import FrameType
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +16,8 @@ from plait.policies.fairness import AGE_GRANTS
 from plait.policies.turns import Turns
 
 COSTS = st.integers(1, 50)
+TURNS = 100
+"""Counted: enough that a sweep, if there is one, shows."""
 
 
 def fill(turns: Turns, tenant: str, run: str, costs: list[int], **share: float) -> list[str]:
@@ -269,3 +276,44 @@ def steps_of(n: int) -> float:
 
 def test_a_turn_costs_the_logarithm_of_what_waits() -> None:
     assert steps_of(20_000) < steps_of(2_000) + 15
+
+
+def instructions_of(n: int, n_flows: int) -> float:
+    """Instructions of a turn, the next arrival, and a look at who waits, with ``n`` parked."""
+    turns = Turns()
+
+    def park(i: int) -> None:
+        flow = i % n_flows
+        turns.park(f"{i}", tenant=f"t{flow % 40}", run=f"r{flow}", cost=1 + i % 7)
+
+    for i in range(n):
+        park(i)
+    count = 0
+
+    def counted(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return counted
+
+    before = sys.gettrace()
+    sys.settrace(counted)
+    try:
+        for i in range(n, n + TURNS):
+            turn = turns.take()
+            assert turn is not None
+            turns.correct(turn.tenant, turn.run, 3)
+            park(i)
+            turns.standing(f"{i}")
+    finally:
+        sys.settrace(before)
+    assert len(turns) == n
+    return count / TURNS
+
+
+@pytest.mark.parametrize("flows", [lambda n: 20, lambda n: n], ids=["few runs", "a run each"])
+def test_a_turn_takes_no_more_steps_than_the_logarithm_of_what_waits(flows: Any) -> None:
+    """Steps of the interpreter, so the same on any machine; the heap's own are counted above."""
+    few, many = (instructions_of(n, flows(n)) for n in (100, 10_000))
+    assert few > 0
+    assert many <= few * math.log(10_000) / math.log(100)

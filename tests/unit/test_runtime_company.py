@@ -1,7 +1,6 @@
 """Gradients of several runs in one pass: asked for, answered and lost run by run."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from plait.runtime.trainer_queue import TrainerQueue
 
 ADAM = AdamParams(learning_rate=0.05, eps=1e-8)
 RUNS = [RunId(name) for name in ("a", "b", "c")]
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 def datum(first: int = 10, n: int = 6, **inputs: float) -> Datum:
@@ -228,12 +228,6 @@ class Launched:
 
     async def scores(self) -> list[tuple[float, ...]]:
         return [(await run.forward([datum()])).logprobs[0] for run in self.runs]
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(Path(slow_trainer.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
 
 
 @pytest.fixture

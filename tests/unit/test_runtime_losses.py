@@ -23,6 +23,7 @@ from plait.runtime.settings import Settings
 
 SOON_S = 30.0
 ROLLOUT = WorkerId("rollout-0")
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 class Spans:
@@ -65,11 +66,7 @@ async def spans() -> Spans:
 
 
 @pytest.fixture
-async def session(
-    tmp_path: Path, byte_model: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Session]:
-    here = str(Path(slow_engine.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
+async def session(tmp_path: Path, byte_model: Path, spans: Spans) -> AsyncIterator[Session]:
     async with Session(
         tmp_path / "a",
         model=str(byte_model),

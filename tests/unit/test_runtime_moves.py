@@ -25,6 +25,7 @@ from plait.runtime.settings import Settings
 SOON_S = 60.0
 FIRST, SECOND = WorkerId("rollout-0"), WorkerId("rollout-1")
 N, LONG, SHORT = 24, 60, 3
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 class Seen:
@@ -42,16 +43,6 @@ class Seen:
     def decision(self, kind: str, view: Any, state: object, plan: Any) -> None:
         if kind == "moves":
             self.moves.append((view, plan))
-
-
-def _find_engine(patch: pytest.MonkeyPatch) -> None:
-    here = str(Path(slow_engine.__file__).parent)
-    patch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    _find_engine(monkeypatch)
 
 
 @asynccontextmanager
@@ -97,11 +88,11 @@ async def stay(directory: Path, model: Path) -> list[SampleResult]:
 
 
 @pytest.fixture(scope="module")
-def stayed(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[SampleResult]:
+def stayed(
+    byte_model: Path, tmp_path_factory: pytest.TempPathFactory, engine_path: None
+) -> list[SampleResult]:
     """What one worker draws."""
-    with pytest.MonkeyPatch.context() as patch:
-        _find_engine(patch)
-        return asyncio.run(stay(tmp_path_factory.mktemp("stayed"), byte_model))
+    return asyncio.run(stay(tmp_path_factory.mktemp("stayed"), byte_model))
 
 
 async def test_half_of_a_tail_goes_to_the_idle_worker_and_draws_the_same(

@@ -2,7 +2,6 @@
 its concern."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +28,7 @@ from plait.runtime.trainers import Trainers
 
 A, B, C, D = RUNS = [RunId(name) for name in "abcd"]
 FIRST, SECOND = WORKERS = [WorkerId("train-0"), WorkerId("train-1")]
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 class Worker:
@@ -238,12 +238,6 @@ class Launched:
 
     def under_way(self, worker_id: WorkerId) -> bool:
         return bool(self.session.head.queue._queues[worker_id]._running)
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(Path(slow_trainer.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
 
 
 @pytest.fixture

@@ -1,32 +1,25 @@
 """The sample lane on real workers: pinned versions, eviction, shares, cancelling, lost workers."""
 
 import asyncio
-import contextlib
-import os
 from pathlib import Path
+from typing import Any
 
 import lanes
 import pytest
-import slow_engine
 from lanes import PROMPT, work
 
 from plait.core.errors import CLOSED, Limited, NotFound, RequestError, RunEnded
-from plait.core.ids import TenantId
+from plait.core.ids import RunId, TenantId
 from plait.core.operations import SampleResult
 from plait.runtime import messages as m
+from plait.runtime.samples import Samples
 from plait.service import sample_lane
 from plait.service.limits import Hold
 from plait.service.ticket import Spent
 
 SLOW = "slow_engine:build"
 SOON_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def engine_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers must find the slow engine."""
-    here = str(Path(slow_engine.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((here, os.environ.get("PYTHONPATH", ""))))
+pytestmark = pytest.mark.usefixtures("engine_path")
 
 
 def tokens(result: SampleResult) -> list[tuple[int, ...]]:
@@ -87,13 +80,31 @@ async def test_more_adapters_than_slots_all_draw_what_they_alone_would_draw(
 
 
 async def test_adapters_that_are_wanted_at_once_are_loaded_at_once(
-    tmp_path: Path, byte_model: Path
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lanes.lane(tmp_path, byte_model, workers=2) as (session, lane):
         runs = [await session.create_run(f"r{i}") for i in range(5)]
         sources = [lanes.version(byte_model, run) for run in runs]
+        begun: list[RunId] = []
+        all_begun, go_on = asyncio.Event(), asyncio.Event()
+        load = Samples.load
+
+        async def first_waits(self: Samples, run_id: RunId, *rest: Any) -> None:
+            begun.append(run_id)
+            if len(begun) == len(runs):
+                all_begun.set()
+            if len(begun) == 1:
+                await go_on.wait()
+            await load(self, run_id, *rest)
+
+        monkeypatch.setattr(Samples, "load", first_waits)
         async with asyncio.timeout(SOON_S):
-            await asyncio.gather(*(lane.sample(s, work()) for s in sources))
+            drawn = asyncio.gather(*(lane.sample(s, work()) for s in sources))
+            await all_begun.wait()
+            assert not drawn.done()
+            go_on.set()
+            assert [len(r.samples) for r in await drawn] == [1] * len(runs)
+        assert len(set(begun)) == len(begun) == len(runs), "each is loaded once"
 
 
 async def test_an_adapter_that_is_gone_fails_its_samples_and_nobody_elses(
@@ -226,10 +237,19 @@ async def test_a_lost_worker_costs_a_sample_nothing_and_its_adapter_is_loaded_ag
             lane.sample(source, work(seed=3, max_tokens=40), on_drawn=on_drawn)
         )
         await begun.wait()
-        worker = next(iter(session.head.samples._workers.values()))
+        (worker,) = session.head.samples._workers.values()
+        assert not again.done()
         worker.kill()
-        assert tokens(await again) == alone
-        assert sum(len(d.samples[0].tokens) for d in seen) >= len(seen[0].samples[0].tokens)
+        async with asyncio.timeout(SOON_S):
+            assert tokens(await again) == alone
+        (other,) = session.head.samples._workers.values()
+        assert other is not worker
+        told: list[int] = []
+        for news in seen:
+            (first,), (sample,) = news.first, news.samples
+            assert first <= len(told), "nothing is left out"
+            told[first : first + len(sample.tokens)] = sample.tokens
+            assert told == list(alone[0][: len(told)])
 
 
 async def test_what_is_watched_is_told_as_it_comes(tmp_path: Path, byte_model: Path) -> None:
@@ -266,12 +286,17 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path: Path, byte_mo
 async def test_when_the_lane_closes_who_waits_is_told(tmp_path: Path, byte_model: Path) -> None:
     async with lanes.lane(tmp_path, byte_model, engine=SLOW) as (_, lane):
         source = lanes.base(byte_model)
-        tasks = [asyncio.create_task(lane.sample(source, work(n=4))) for _ in range(9)]
+        long = work(n=4, max_tokens=50)
+        tasks = [asyncio.create_task(lane.sample(source, long)) for _ in range(9)]
         await asyncio.sleep(0.02)
+        n_parked = len(lane)
+        assert n_parked > 0
         lane.close(RunEnded(CLOSED))
         with pytest.raises(RunEnded):
             await lane.sample(source, work())
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert any(isinstance(r, RunEnded) for r in results)
-    with contextlib.suppress(RunEnded):
-        assert len(lane) == 0
+    async with asyncio.timeout(SOON_S):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    undrawn = [r for r in results if not isinstance(r, SampleResult)]
+    assert [type(r) for r in undrawn] == [RunEnded] * len(undrawn)
+    assert len(undrawn) >= n_parked
+    assert len(lane) == 0
