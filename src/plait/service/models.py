@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plait.core.errors import NotFound, RequestError
 from plait.core.ids import RunId
-from plait.service import keep, paths
+from plait.service import keep, names, paths
 from plait.service.checkpoints import Checkpoints, told
 from plait.service.names import MODEL_ID, model_of, run_of, session_of
 from plait.service.ports import CheckpointInfo, ModelInfo, Page, Who
@@ -123,7 +123,7 @@ class Models:
             session_id = self._new_session(who)
         else:
             await self._check_session(who, session_id)
-        model_id = f"{session_id}:train:{model_seq or 0}"
+        model_id = names.model_id(session_id, model_seq or 0)
         session_of(model_id)
         row, source = found.row, found.source
         spec = {

@@ -126,16 +126,6 @@ class Samplers:
         """All that are not free, in order of opening: what a restart has to serve."""
         return self._select(samplers.c.freed_at.is_(None))
 
-    def pinned(self, run_id: RunId) -> set[int]:
-        """Versions of a run that living samplers draw from."""
-        query = sa.select(samplers.c.version).where(
-            samplers.c.run_id == run_id,
-            samplers.c.freed_at.is_(None),
-            samplers.c.version.is_not(None),
-        )
-        with self._database.read() as connection:
-            return set(connection.execute(query).scalars())
-
     def _select(self, where: sa.ColumnElement[bool]) -> list[SamplerRow]:
         query = samplers.select().where(where)
         query = query.order_by(samplers.c.created_at, samplers.c.sampler_id)
