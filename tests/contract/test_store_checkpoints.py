@@ -2,7 +2,7 @@
 
 import pytest
 
-from plait.core.errors import NotFound, StoreError
+from plait.core.errors import NotFound, RequestError, StoreError
 from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.store.rows import CheckpointRow
 from plait.store.store import Store
@@ -41,7 +41,7 @@ def test_checkpoints_are_replaced_unless_pinned(store: Store) -> None:
     put(store, "best", version=2)
     assert [(c.name, c.version) for c in store.checkpoints.list(RUN)] == [("best", 2)]
     store.checkpoints.set_pinned(RUN, "best", True)
-    with pytest.raises(StoreError, match="pinned"):
+    with pytest.raises(RequestError, match="pinned"):
         put(store, "best", version=3)
     store.checkpoints.set_pinned(RUN, "best", False)
     assert put(store, "best", version=3) in store.checkpoints.list(RUN)
@@ -77,6 +77,8 @@ def test_a_tenants_checkpoints_are_those_of_its_runs(store: Store) -> None:
     put(store, "over", version=4, size_bytes=100, run_id=theirs, expires_at=5.0)
     put(store, "ours", version=5, size_bytes=100, run_id=theirs, automatic=True)
     assert [checkpoints.bytes_of_tenant(ANN, now=t) for t in (4.0, 5.0)] == [107, 7]
+    checkpoints.set_pinned(theirs, "over", True)
+    assert checkpoints.bytes_of_tenant(ANN, now=5.0) == 107, "it stays"
 
 
 def test_what_has_expired_is_found_unless_pinned(store: Store) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from plait.core.errors import NotFound, RequestError
 from plait.core.ids import RunId
 from plait.service import keep, names, paths
-from plait.service.checkpoints import Checkpoints, told
+from plait.service.checkpoints import Checkpoints, is_over, told
 from plait.service.names import MODEL_ID, model_of, run_of, session_of
 from plait.service.ports import CheckpointInfo, ModelInfo, Page, Who
 from plait.service.residents import Known, known_of
@@ -76,11 +76,7 @@ class Models:
                 rows = store.checkpoints.of_tenant(who.tenant_id)
             else:
                 rows = store.checkpoints.list(run_of(model_id))[::-1]
-            rows = [
-                row
-                for row in rows
-                if not row.automatic and (row.expires_at is None or row.expires_at > now)
-            ]
+            rows = [row for row in rows if not row.automatic and not is_over(row, now)]
             some = rows[offset:] if limit is None else rows[offset : offset + limit]
             sources: dict[RunId, Known] = {}
             for row in some:
@@ -95,6 +91,11 @@ class Models:
         """Let everybody on this server read a checkpoint, or not."""
         found = await self._checkpoints.find(who.tenant_id, path, own=True)
         await self._checkpoints.publish(found, public)
+
+    async def pin(self, who: Who, path: str, *, pinned: bool) -> None:
+        """Let nothing remove a checkpoint, or let it go its way again."""
+        found = await self._checkpoints.find(who.tenant_id, path, own=True)
+        await self._checkpoints.pin(found, pinned)
 
     async def expire(self, who: Who, path: str, *, ttl_s: float | None) -> None:
         """Delete a checkpoint so long from now; never if None."""

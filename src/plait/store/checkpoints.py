@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from plait.core.errors import NotFound, StoreError
+from plait.core.errors import NotFound, RequestError
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
 from plait.store.rows import CheckpointRow, Json
@@ -115,7 +115,7 @@ class Checkpoints:
         )
 
     def bytes_of_tenant(self, tenant_id: TenantId, *, now: float) -> int:
-        """What those take on the disk that it has asked for and whose time is not over."""
+        """What those take on the disk that it has asked for and that have not expired."""
         expires_at = checkpoints.c.expires_at
         query = (
             sa.select(sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0))
@@ -123,7 +123,7 @@ class Checkpoints:
             .where(
                 runs.c.tenant_id == tenant_id,
                 checkpoints.c.automatic.is_(False),
-                sa.or_(expires_at.is_(None), expires_at > now),
+                sa.or_(expires_at.is_(None), expires_at > now, checkpoints.c.pinned),
             )
         )
         with self._database.read() as connection:
@@ -159,7 +159,7 @@ class Checkpoints:
 def _check_unpinned(connection: Connection, run_id: RunId, name: str) -> None:
     row = _find(connection, run_id, name)
     if row is not None and row.pinned:
-        raise StoreError(f"checkpoint {name} of run {run_id} is pinned: unpin it first")
+        raise RequestError(f"checkpoint {name} of run {run_id} is pinned: unpin it first")
 
 
 def _find(connection: Connection, run_id: RunId, name: str) -> CheckpointRow | None:

@@ -1,4 +1,4 @@
-"""Checkpoints: those of a tenant's models, listed, deleted, downloaded."""
+"""Checkpoints: those of a tenant's models, listed, pinned, deleted, downloaded."""
 
 import asyncio
 import io
@@ -38,8 +38,20 @@ def router(house: House) -> APIRouter:
 
     @api.delete("", status_code=204)
     async def delete(path: CheckpointPath, who: Caller) -> Response:
-        """Delete a checkpoint; samplers that were made from it go on."""
+        """Delete a checkpoint that is not pinned; samplers that were made from it go on."""
         await house.models.delete(who, path)
+        return Response(status_code=204)
+
+    @api.post("/pin", status_code=204)
+    async def pin(path: CheckpointPath, who: Caller) -> Response:
+        """Keep a checkpoint: it does not expire, and is neither deleted nor overwritten."""
+        await house.models.pin(who, path, pinned=True)
+        return Response(status_code=204)
+
+    @api.delete("/pin", status_code=204)
+    async def unpin(path: CheckpointPath, who: Caller) -> Response:
+        """Let a checkpoint go its way again; one whose time is over expires at once."""
+        await house.models.pin(who, path, pinned=False)
         return Response(status_code=204)
 
     @api.get(
@@ -70,6 +82,7 @@ def _view(info: CheckpointInfo) -> CheckpointView:
         created_at=iso(info.created_at),
         expires_at=None if info.expires_at is None else iso(info.expires_at),
         public=info.public,
+        pinned=info.pinned,
         has_optimizer=info.has_optimizer,
     )
 
