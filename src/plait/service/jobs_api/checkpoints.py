@@ -1,23 +1,17 @@
 """Checkpoints: those of a tenant's models, listed, pinned, deleted, downloaded."""
 
-import asyncio
-import io
-import tarfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from plait.service import archive as archives
 from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.views import CheckpointsView, CheckpointView, Limit, Offset, iso
 from plait.service.ports import CheckpointInfo, House
 
-PART = 2**20
-"""Bytes of an archive that are in memory at a time."""
 CheckpointPath = Annotated[str, Query(min_length=1, max_length=400)]
 
 
@@ -61,13 +55,7 @@ def router(house: House) -> APIRouter:
     )
     async def archive(path: CheckpointPath, who: Caller) -> StreamingResponse:
         """The files of a checkpoint, as a tar archive."""
-        directory = await house.models.files(who, path)
-        name = directory.name
-        return StreamingResponse(
-            _tar(directory),
-            media_type="application/x-tar",
-            headers={"Content-Disposition": f'attachment; filename="{name}.tar"'},
-        )
+        return archives.response(await house.models.files(who, path), path.rpartition("/")[2])
 
     return api
 
@@ -85,27 +73,3 @@ def _view(info: CheckpointInfo) -> CheckpointView:
         pinned=info.pinned,
         has_optimizer=info.has_optimizer,
     )
-
-
-async def _tar(directory: Path) -> AsyncIterator[bytes]:
-    parts = _tar_parts(directory)
-    while (part := await asyncio.to_thread(next, parts, None)) is not None:
-        yield part
-
-
-def _tar_parts(directory: Path) -> Iterator[bytes]:
-    """A tar archive of a directory's files, a part at a time."""
-    for file in sorted(path for path in directory.iterdir() if path.is_file()):
-        with file.open("rb") as opened:
-            size = file.stat().st_size
-            head = tarfile.TarInfo(file.name)
-            head.size = size
-            yield head.tobuf(tarfile.PAX_FORMAT)
-            left = size
-            while left and (part := opened.read(min(PART, left))):
-                left -= len(part)
-                yield part
-            yield bytes(-size % tarfile.BLOCKSIZE)
-    end = io.BytesIO()
-    tarfile.open(fileobj=end, mode="w").close()
-    yield end.getvalue()
