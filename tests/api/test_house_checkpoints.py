@@ -1,6 +1,8 @@
 """House: whose checkpoints are, where they may be copied to, and how much of them there may be."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_support import ALICE, BOB, Client, house
@@ -143,3 +145,35 @@ async def test_a_save_that_is_carried_out_again_keeps_its_pin(
         )
         info = await h.models.checkpoint(ALICE, path)
         assert (again.path, again.size_bytes, info.pinned) == (path, info.size_bytes, True)
+
+
+async def test_lists_read_the_tenants_runs_once(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        made = []
+        for _ in range(3):
+            one = await Client.open(h)
+            await one.create(byte_model)
+            work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+            await one.get(await one.send(Kind.SAVE_WEIGHTS, work))
+            made.append(one)
+        read: list[str] = []
+        for name in ("list", "get", "find"):
+            monkeypatch.setattr(h.store.runs, name, _noted(read, name, getattr(h.store.runs, name)))
+        sessions = (await h.clients.sessions(ALICE, limit=10, offset=0)).items
+        assert [(s.session_id, s.model_ids, s.n_checkpoints) for s in sessions] == [
+            (one.session_id, [one.model_id], 1) for one in reversed(made)
+        ]
+        assert read == ["list"]
+        page = await h.models.checkpoints(ALICE, model_id=None, limit=None, offset=0)
+        assert [info.model_id for info in page.items] == [one.model_id for one in reversed(made)]
+        assert read == ["list", "list"]
+
+
+def _noted(read: list[str], name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **by: Any) -> Any:
+        read.append(name)
+        return real(*args, **by)
+
+    return call

@@ -77,6 +77,8 @@ def test_a_tenants_checkpoints_are_those_of_its_runs(store: Store) -> None:
     put(store, "over", version=4, size_bytes=100, run_id=theirs, expires_at=5.0)
     put(store, "ours", version=5, size_bytes=100, run_id=theirs, automatic=True)
     assert [checkpoints.bytes_of_tenant(ANN, now=t) for t in (4.0, 5.0)] == [107, 7]
+    assert checkpoints.n_by_run(ANN) == {theirs: 2}, "the schedule's are not counted"
+    assert checkpoints.n_by_run(LOCAL_TENANT) == {RUN: 1, OTHER: 1}
     checkpoints.set_pinned(theirs, "over", True)
     assert checkpoints.bytes_of_tenant(ANN, now=5.0) == 107, "it stays"
 

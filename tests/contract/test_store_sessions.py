@@ -85,7 +85,9 @@ def test_a_freed_sampler_lives_no_more(open_store: Store) -> None:
     ]
     assert samplers.free_session("s-1", now=12.0) == []
     assert [s.sampler_id for s in samplers.live()] == ["s-2:sample:0"]
-    assert len(samplers.of_session("s-1")) == 3
+    assert len(samplers.of_sessions(["s-1"])) == 3
+    assert len(samplers.of_sessions(["s-1", "s-2"])) == 4
+    assert samplers.of_sessions([]) == []
 
 
 def test_a_sampler_follows_a_newer_version(open_store: Store) -> None:

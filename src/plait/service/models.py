@@ -6,7 +6,6 @@ from hashlib import blake2b
 from pathlib import Path
 
 from plait.core.errors import NotFound, RequestError
-from plait.core.ids import RunId
 from plait.service import keep, names, paths
 from plait.service.checkpoints import Checkpoints, is_over, told
 from plait.service.names import MODEL_ID, model_of, run_of, session_of
@@ -74,15 +73,18 @@ class Models:
             store, now = self._store, self._wall()
             if model_id is None:
                 rows = store.checkpoints.of_tenant(who.tenant_id)
+                runs = store.runs.list(tenant_id=who.tenant_id)
             else:
                 rows = store.checkpoints.list(run_of(model_id))[::-1]
+                runs = [store.runs.get(run_of(model_id))]
             rows = [row for row in rows if not row.automatic and not is_over(row, now)]
             some = rows[offset:] if limit is None else rows[offset : offset + limit]
-            sources: dict[RunId, Known] = {}
-            for row in some:
-                if row.run_id not in sources:
-                    run = store.runs.get(row.run_id)
-                    sources[row.run_id] = known_of(model_of(row.run_id), run)
+            shown = {row.run_id for row in some}
+            sources = {
+                run.run_id: known_of(model_of(run.run_id), run)
+                for run in runs
+                if run.run_id in shown
+            }
             return Page(items=[told(row, sources[row.run_id]) for row in some], total=len(rows))
 
         return await asyncio.to_thread(read)

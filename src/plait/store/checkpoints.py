@@ -114,6 +114,17 @@ class Checkpoints:
             )
         )
 
+    def n_by_run(self, tenant_id: TenantId) -> dict[RunId, int]:
+        """How many checkpoints a tenant has asked for of each of its runs that has any."""
+        query = (
+            sa.select(checkpoints.c.run_id, sa.func.count())
+            .select_from(checkpoints.join(runs))
+            .where(runs.c.tenant_id == tenant_id, checkpoints.c.automatic.is_(False))
+            .group_by(checkpoints.c.run_id)
+        )
+        with self._database.read() as connection:
+            return {RunId(run_id): int(n) for run_id, n in connection.execute(query)}
+
     def bytes_of_tenant(self, tenant_id: TenantId, *, now: float) -> int:
         """What those take on the disk that it has asked for and that have not expired."""
         expires_at = checkpoints.c.expires_at

@@ -5,6 +5,7 @@ written, so the retention of versions cannot take them. A freed sampler keeps it
 a late request apart from a foreign one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,9 +119,9 @@ class Samplers:
         with self._database.read() as connection:
             return _get(connection, sampler_id)
 
-    def of_session(self, session_id: str) -> list[SamplerRow]:
-        """A session's samplers, the freed ones included, in order of opening."""
-        return self._select(samplers.c.session_id == session_id)
+    def of_sessions(self, session_ids: Collection[str]) -> list[SamplerRow]:
+        """The samplers of some sessions, the freed ones included, in order of opening."""
+        return self._select(samplers.c.session_id.in_(session_ids))
 
     def live(self) -> list[SamplerRow]:
         """All that are not free, in order of opening: what a restart has to serve."""
