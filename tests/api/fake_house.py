@@ -534,10 +534,15 @@ class Models:
     async def publish(self, who: Who, path: str, *, public: bool) -> None:
         self._change(who, path, public=public)
 
+    async def pin(self, who: Who, path: str, *, pinned: bool) -> None:
+        self._change(who, path, pinned=pinned)
+
     async def expire(self, who: Who, path: str, *, ttl_s: float | None) -> None:
         self._change(who, path, expires_at=None if ttl_s is None else self.house.now + ttl_s)
 
     async def delete(self, who: Who, path: str) -> None:
+        if self.house.checkpoint(who, path).pinned:
+            raise RequestError(f"{path} is pinned: unpin it first")
         self._change(who, path)
         del self.house.kept[path]
         shutil.rmtree(self.house.folder(path))

@@ -1,6 +1,8 @@
 """House: whose checkpoints are, where they may be copied to, and how much of them there may be."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_support import ALICE, BOB, Client, house
@@ -95,3 +97,83 @@ async def test_the_name_of_what_has_expired_is_free(tmp_path: Path, byte_model: 
         for _ in range(2):
             work = SaveCheckpoint(name="same", kind=CheckpointKind.TRAINING, ttl_s=0.0)
             assert (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+
+
+async def test_a_pinned_checkpoint_stays_as_it_is(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING, overwrite=True)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        with pytest.raises(NotFound):
+            await h.models.pin(BOB, path, pinned=True)
+        await h.models.pin(ALICE, path, pinned=True)
+        folders = sorted((tmp_path / "checkpoints").rglob("kept@*"))
+        end = await one.end(await one.send(Kind.SAVE_WEIGHTS, work))
+        assert isinstance(end, Failed)
+        assert (end.category, "unpin it first" in end.error) == ("user", True)
+        with pytest.raises(RequestError, match="unpin it first"):
+            await h.models.delete(ALICE, path)
+        await h.models.expire(ALICE, path, ttl_s=0.0)
+        assert await h.checkpoints.expire_due() == 0
+        page = await h.models.checkpoints(ALICE, model_id=one.model_id, limit=10, offset=0)
+        assert [(info.name, info.pinned) for info in page.items] == [("kept", True)]
+        assert await h.checkpoints.stored(ALICE.tenant_id) == page.items[0].size_bytes
+        assert (await h.models.files(ALICE, path)).is_dir()
+        assert sorted((tmp_path / "checkpoints").rglob("kept@*")) == folders, "none was made"
+        await h.models.pin(ALICE, path, pinned=False)
+        assert await h.checkpoints.expire_due() == 1
+
+
+async def test_a_save_that_is_carried_out_again_keeps_its_pin(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        await h.models.pin(ALICE, path, pinned=True)
+        version_dir = await h.models.files(ALICE, path)
+        again = await h.checkpoints.save(
+            one.model_id,
+            one.seq,
+            work,
+            tenant_id=ALICE.tenant_id,
+            version=0,
+            version_dir=version_dir,
+        )
+        info = await h.models.checkpoint(ALICE, path)
+        assert (again.path, again.size_bytes, info.pinned) == (path, info.size_bytes, True)
+
+
+async def test_lists_read_the_tenants_runs_once(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        made = []
+        for _ in range(3):
+            one = await Client.open(h)
+            await one.create(byte_model)
+            work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+            await one.get(await one.send(Kind.SAVE_WEIGHTS, work))
+            made.append(one)
+        read: list[str] = []
+        for name in ("list", "get", "find"):
+            monkeypatch.setattr(h.store.runs, name, _noted(read, name, getattr(h.store.runs, name)))
+        sessions = (await h.clients.sessions(ALICE, limit=10, offset=0)).items
+        assert [(s.session_id, s.model_ids, s.n_checkpoints) for s in sessions] == [
+            (one.session_id, [one.model_id], 1) for one in reversed(made)
+        ]
+        assert read == ["list"]
+        page = await h.models.checkpoints(ALICE, model_id=None, limit=None, offset=0)
+        assert [info.model_id for info in page.items] == [one.model_id for one in reversed(made)]
+        assert read == ["list", "list"]
+
+
+def _noted(read: list[str], name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **by: Any) -> Any:
+        read.append(name)
+        return real(*args, **by)
+
+    return call

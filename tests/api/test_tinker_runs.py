@@ -3,6 +3,7 @@
 import io
 import tarfile
 
+import pytest
 from fake_house import FakeHouse
 from httpx import AsyncClient
 from tinker_support import Door, Model, ok
@@ -105,6 +106,34 @@ async def test_a_checkpoint_is_published_copied_kept_and_deleted(door: Door) -> 
     assert (await one.http.delete(at)).status_code == 204
     assert (await one.http.delete(at)).status_code == 404
     assert (await one.get("checkpoints"))["checkpoints"] == []
+
+
+@pytest.mark.parametrize("door", ["real"], indirect=True)
+async def test_a_checkpoint_is_pinned_by_its_owner_alone(door: Door) -> None:
+    one, other = await door.session("alice"), await door.session("bob")
+    path = await saved(await one.model())
+    run, _, checkpoint = path.removeprefix("tinker://").partition("/")
+    at, pin = f"/api/v1/training_runs/{run}/checkpoints/{checkpoint}", "/v1/checkpoints/pin"
+    assert (await one.http.post(f"{at}/publish")).status_code == 204
+
+    async def pinned() -> list[bool]:
+        told = (await one.http.get("/v1/checkpoints")).json()
+        return [line["pinned"] for line in told["checkpoints"]]
+
+    for method in ("POST", "DELETE"):
+        asked = await other.http.request(method, pin, params={"path": path})
+        assert asked.status_code == 404, "a public one is read, not changed"
+    assert (await one.http.post(pin, params={"path": path})).status_code == 204
+    assert await pinned() == [True]
+    for refused in (
+        await one.http.delete(at),
+        await one.http.delete("/v1/checkpoints", params={"path": path}),
+    ):
+        assert refused.status_code == 400, "not 409, which clients send again"
+        assert "unpin it first" in refused.json()["error"]["message"]
+    assert (await one.http.delete(pin, params={"path": path})).status_code == 204
+    assert await pinned() == [False]
+    assert (await one.http.delete(at)).status_code == 204
 
 
 async def test_paths_that_are_none_are_refused(door: Door) -> None:

@@ -68,7 +68,6 @@ def test_unknown_run_is_named(store: Store) -> None:
         lambda: store.runs.get(ghost),
         lambda: store.runs.set_status(ghost, RunStatus.DONE, now=1.0),
         lambda: store.mutations.accept(ghost, 1, "create", now=1.0),
-        lambda: store.usage.add(ghost, Used(kind="sample", device_s=1.0, tokens=1), now=1.0),
     ):
         with pytest.raises(StoreError, match="no run ghost"):
             call()
@@ -86,7 +85,7 @@ def test_accept_is_new_once_then_answers_the_original(store: Store) -> None:
 def test_gap_is_refused_and_leaves_nothing(store: Store) -> None:
     with pytest.raises(StoreError, match="next is 1"):
         store.mutations.accept(RUN, 2, "create", now=1.0)
-    assert store.mutations.last_seq(RUN) == 0
+    assert store.mutations.since(RUN, 0) == []
     assert store.mutations.accept(RUN, 1, "create", now=1.0).new
 
 
@@ -107,7 +106,7 @@ def test_failed_operation_consumes_its_number(store: Store) -> None:
 def test_numbers_belong_to_their_run(store: Store) -> None:
     store.mutations.accept(RUN, 1, "create", now=1.0)
     assert store.mutations.accept(OTHER, 1, "create", now=1.0).new
-    assert store.mutations.last_seq(OTHER) == 1
+    assert [m.seq for m in store.mutations.since(OTHER, 0)] == [1]
 
 
 def test_ended_run_refuses_with_its_reason_but_answers_what_it_did(store: Store) -> None:
@@ -149,7 +148,7 @@ def test_commit_ends_the_mutation_and_saves_progress_and_usage(store: Store) -> 
     assert latest is not None
     assert (latest.version, latest.seq, latest.path) == (1, 1, "versions/000001")
     assert store.mutations.accept(RUN, 1, "optim_step", now=3.0).result == {"version": 1}
-    assert [(u.kind, u.device_s, u.tokens) for u in store.usage.of_run(RUN)] == [
+    assert [(u.kind, u.device_s, u.tokens) for u in store.usage.of_tenant(LOCAL_TENANT)] == [
         ("optim_step", 0.5, 7)
     ]
 
@@ -179,7 +178,7 @@ def test_version_that_does_not_rise_is_refused_whole(store: Store, version: int)
     assert row is not None
     assert row.status is MutationStatus.ACCEPTED
     assert store.runs.get(RUN).progress == {"step": 3}
-    assert store.usage.of_run(RUN) == []
+    assert store.usage.of_tenant(LOCAL_TENANT) == []
 
 
 def test_commit_of_an_ended_mutation_leaves_no_version(store: Store) -> None:
@@ -208,8 +207,7 @@ def test_rewind_forgets_what_followed_the_last_version(store: Store) -> None:
     store.mutations.accept(OTHER, 1, "create", now=3.0)
     assert [m.seq for m in store.mutations.since(RUN, 1)] == [2, 3]
     assert store.mutations.rewind(RUN) == 2
-    assert store.mutations.last_seq(RUN) == 1
-    assert store.mutations.last_seq(OTHER) == 1
+    assert [[m.seq for m in store.mutations.since(r, 0)] for r in (RUN, OTHER)] == [[1], [1]]
     assert store.mutations.accept(RUN, 2, "forward_backward", now=4.0).new
 
 
@@ -228,7 +226,7 @@ def test_everything_is_there_after_reopening(url: str, store: Store) -> None:
     store.close()
     with Store(url) as again:
         assert again.runs.get(RUN).progress == {"step": 1}
-        assert again.mutations.last_seq(RUN) == 1
+        assert [m.seq for m in again.mutations.since(RUN, 0)] == [1]
 
 
 def test_two_writers_queue_for_the_lock(url: str, store: Store) -> None:
@@ -248,7 +246,7 @@ def test_two_writers_queue_for_the_lock(url: str, store: Store) -> None:
     for thread in threads:
         thread.join(timeout=60)
     assert failures == []
-    assert [store.mutations.last_seq(r) for r in (RUN, OTHER)] == [20, 20]
+    assert [len(store.mutations.since(r, 0)) for r in (RUN, OTHER)] == [20, 20]
 
 
 COMMITTER = """
@@ -300,11 +298,11 @@ def test_kill_keeps_all_that_was_acknowledged_and_nothing_half_done(
         assert [v.version for v in again.mutations.versions(RUN)] == list(
             range(1, latest.version + 1)
         )
-        assert again.usage.of_run(RUN)[0].tokens == latest.version
+        assert again.usage.of_tenant(LOCAL_TENANT)[0].tokens == latest.version
         log = again.mutations.since(RUN, 0)
         assert [m.seq for m in log] == list(range(1, len(log) + 1))
         committed = [m for m in log if m.seq <= latest.seq]
         assert {m.status for m in committed} == {MutationStatus.DONE}
         assert len(committed) == 2 * latest.version
         again.mutations.rewind(RUN)
-        assert again.mutations.last_seq(RUN) == latest.seq
+        assert again.mutations.since(RUN, latest.seq) == []

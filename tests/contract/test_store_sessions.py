@@ -59,7 +59,6 @@ def test_sessions_are_paged_newest_first(open_store: Store) -> None:
     page = sessions.of_tenant(LOCAL_TENANT, limit=1, offset=1)
     assert [s.session_id for s in page] == ["s-1"]
     assert (sessions.n_of_tenant(LOCAL_TENANT), sessions.n_of_tenant(ANN)) == (2, 1)
-    assert sessions.set_project("s-1", "q").project_id == "q"
 
 
 def test_a_sampler_asked_for_again_is_the_original(open_store: Store) -> None:
@@ -70,31 +69,32 @@ def test_a_sampler_asked_for_again_is_the_original(open_store: Store) -> None:
         open_store.samplers.get("s-1:sample:9")
 
 
-def test_living_samplers_pin_their_versions(open_store: Store) -> None:
+def test_a_freed_sampler_lives_no_more(open_store: Store) -> None:
     samplers = open_store.samplers
     for n, version in enumerate((3, 4, 4)):
         sampler(open_store, n, version=version)
     sampler(open_store, 0, session_id="s-2", version=7)
-    assert samplers.pinned(RUN) == {3, 4, 7}
+    assert [s.version for s in samplers.live()] == [3, 7, 4, 4]
     samplers.free("s-1:sample:1", now=9.0)
     samplers.free("s-1:sample:1", now=10.0)
     assert samplers.get("s-1:sample:1").freed_at == 9.0
-    assert samplers.pinned(RUN) == {3, 4, 7}
+    assert [s.version for s in samplers.live()] == [3, 7, 4]
     assert [s.sampler_id for s in samplers.free_session("s-1", now=11.0)] == [
         "s-1:sample:0",
         "s-1:sample:2",
     ]
     assert samplers.free_session("s-1", now=12.0) == []
-    assert samplers.pinned(RUN) == {7}
     assert [s.sampler_id for s in samplers.live()] == ["s-2:sample:0"]
-    assert len(samplers.of_session("s-1")) == 3
+    assert len(samplers.of_sessions(["s-1"])) == 3
+    assert len(samplers.of_sessions(["s-1", "s-2"])) == 4
+    assert samplers.of_sessions([]) == []
 
 
 def test_a_sampler_follows_a_newer_version(open_store: Store) -> None:
     sampler(open_store, 0, version=3)
     row = open_store.samplers.follow("s-1:sample:0", version=4, path="x")
     assert (row.version, row.path) == (4, "x")
-    assert open_store.samplers.pinned(RUN) == {4}
+    assert open_store.samplers.live() == [row]
 
 
 def test_nothing_belongs_to_a_session_that_does_not_exist(open_store: Store) -> None:

@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 
 from plait.core.errors import StoreError
-from plait.core.ids import LOCAL_TENANT, RunId
+from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.store.database import MIGRATIONS, Database
 from plait.store.rows import MutationStatus, RunStatus
 from plait.store.schema import metadata
@@ -92,7 +92,7 @@ def test_everything_is_there_after_the_upgrade(old: str) -> None:
         assert [(u.day, u.kind, u.device_s, u.tokens) for u in days] == [
             ("1970-01-04", "step", 1.5, 700)
         ]
-        assert [u.tokens for u in store.usage.of_run(RunId("two"))] == [30]
+        assert [u.tokens for u in store.usage.of_tenant(TenantId("ann"))] == [30]
 
 
 def test_an_upgraded_store_goes_on(old: str) -> None:

@@ -16,26 +16,24 @@ def sample(tokens: int, device_s: float = 1.0, n: int = 1) -> Used:
 
 
 def test_usage_adds_up_per_run_and_tenant(store: Store) -> None:
-    store.usage.add(RUN, sample(10), now=1.0)
-    store.usage.add(RUN, sample(5, 0.5), now=2.0 + DAY_S)
-    store.usage.add(OTHER, sample(1, 2.0), now=1.0)
-    assert store.usage.of_run(RUN) == [
-        UsageRow(
-            day="",
-            tenant_id=LOCAL_TENANT,
-            run_id=RUN,
-            kind="sample",
-            n=2,
-            device_s=1.5,
-            tokens=15,
-        )
-    ]
-    assert sum(u.tokens for u in store.usage.of_tenant(LOCAL_TENANT)) == 16
+    store.usage.charge(LOCAL_TENANT, [(RUN, sample(10)), (OTHER, sample(1, 2.0))], now=1.0)
+    store.usage.charge(LOCAL_TENANT, [(RUN, sample(5, 0.5))], now=2.0 + DAY_S)
+    ours, others = store.usage.of_tenant(LOCAL_TENANT)
+    assert ours == UsageRow(
+        day="",
+        tenant_id=LOCAL_TENANT,
+        run_id=RUN,
+        kind="sample",
+        n=2,
+        device_s=1.5,
+        tokens=15,
+    )
+    assert (others.run_id, others.tokens) == (OTHER, 1)
 
 
 def test_usage_is_kept_by_day(store: Store) -> None:
     for day, tokens in ((0, 1), (0, 2), (1, 4), (31, 8)):
-        store.usage.add(RUN, sample(tokens), now=DAY_S * day + 5.0)
+        store.usage.charge(LOCAL_TENANT, [(RUN, sample(tokens))], now=DAY_S * day + 5.0)
     days = store.usage.days(LOCAL_TENANT)
     assert [(u.day, u.tokens, u.n) for u in days] == [
         ("1970-01-01", 3, 2),

@@ -81,7 +81,7 @@ async def test_calls_that_wait_share_one_commit(store: Store, writer: GroupWrite
         answers = await gather(writer, *(partial(ask, store, n) for n in range(50)))
         assert len(seen) == 1
     assert all(isinstance(a, Asked) and a.new for a in answers)
-    assert store.requests.last_seq(MODEL) == 49
+    assert [row.seq for row in store.requests.after(MODEL)] == list(range(50))
 
 
 async def test_one_call_that_fails_is_undone_alone(store: Store, writer: GroupWriter) -> None:

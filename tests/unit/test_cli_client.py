@@ -238,6 +238,20 @@ def test_the_files_of_a_job(serving: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_checkpoints_are_pinned_unpinned_and_deleted(
+    serving: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = serving(lambda request: httpx.Response(204))
+    path = "tinker://s-1:train:0/weights/a b"
+    assert code(remote.checkpoints, None, pin=[path], unpin=["x"], delete=["y"], limit=1) == 0
+    assert capsys.readouterr().out.splitlines() == [f"pinned {path}", "unpinned x", "deleted y"]
+    assert [(r.method, r.url.path, r.url.params["path"]) for r in asked] == [
+        ("POST", "/v1/checkpoints/pin", path),
+        ("DELETE", "/v1/checkpoints/pin", "x"),
+        ("DELETE", "/v1/checkpoints", "y"),
+    ]
+
+
 def test_a_key_is_kept_for_its_owner_and_its_server_alone(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
     with pytest.raises(ConfigError, match="plait login URL"):

@@ -113,19 +113,31 @@ def resume(job: Job, format: FormatOption = Format.TABLE) -> None:
 
 def checkpoints(
     run: Annotated[str | None, typer.Argument(help="Only of this run.")] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(help="Keep this tinker:// path, whatever comes.")
+    ] = None,
+    unpin: Annotated[
+        list[str] | None, typer.Option(help="Let this tinker:// path expire or be deleted again.")
+    ] = None,
     delete: Annotated[
         list[str] | None, typer.Option(help="Delete this tinker:// path; may be repeated.")
     ] = None,
     limit: Limit = 50,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Your checkpoints, their sizes and when they expire."""
+    """Your checkpoints, their sizes, when they expire, which are pinned."""
     with told():
         from plait.cli.client.checkpoints import checkpoints_command
 
-        as_json = format is Format.JSON
         raise SystemExit(
-            checkpoints_command(run, delete=delete or (), limit=limit, as_json=as_json)
+            checkpoints_command(
+                run,
+                pin=pin or (),
+                unpin=unpin or (),
+                delete=delete or (),
+                limit=limit,
+                as_json=format is Format.JSON,
+            )
         )
 
 

@@ -1,8 +1,10 @@
-"""Checkpoints: saved, found, loaded, published, expired and deleted by their ``tinker://`` paths.
+"""Checkpoints: saved, found, loaded, published, pinned, expired and deleted by their ``tinker://``
+paths.
 
 A row names a directory that is whole. Another tenant's checkpoint is none, unless it is public and
-only read. A save that its tenant has no room for is refused before a file is made; saves of several
-models at one moment may each find the same room.
+only read. A pinned one does not expire, and is neither deleted nor overwritten until it is
+unpinned. A save over such a one, or that its tenant has no room for, is refused before a file is
+made; saves of several models at one moment may each find the same room.
 """
 
 import asyncio
@@ -61,7 +63,7 @@ class Checkpoints:
         version_dir: Folder,
     ) -> Saved:
         """Keep a committed version under a name. RequestError if the name is taken by another save
-        and not to be used again; Limited if the tenant has no room for it."""
+        and not to be used again, or by one that is pinned; Limited if the tenant has no room."""
         path = Path(model_id=model_id, kind=work.kind, name=paths.checked(work.name))
         run_id, name = run_of(model_id), path.checkpoint_id
         relative = str(Folder("checkpoints") / keep.folder_of(path, seq))
@@ -69,6 +71,10 @@ class Checkpoints:
         taken = before is not None and before.path != relative and not self._is_over(before)
         if taken and not work.overwrite:
             raise RequestError(f"{path} exists already: choose another name, or overwrite it")
+        if before is not None and before.pinned:
+            if taken:
+                raise _pinned(path)
+            return Saved(path=str(path), size_bytes=before.size_bytes)  # this save's own
         folder = self._root / relative
         if before is None or before.path != relative:  # else it is done already
             await self._check_room(tenant_id, version_dir, work, before)
@@ -135,7 +141,7 @@ class Checkpoints:
         return run.tenant_id == tenant_id or (row.public and not own)
 
     def _is_over(self, row: CheckpointRow) -> bool:
-        return row.expires_at is not None and row.expires_at <= self._wall()
+        return is_over(row, self._wall())
 
     async def expire_due(self) -> int:
         """Delete what has expired; how many."""
@@ -144,9 +150,12 @@ class Checkpoints:
         return len(rows)
 
     async def delete(self, found: Found) -> None:
-        """Delete one; whoever draws from it has links of its own."""
+        """Delete one; whoever draws from it has links of its own. RequestError if it is pinned."""
         key = (found.row.run_id, found.row.name)
-        await self._remove(await self._writer.write(self._store.checkpoints.delete_many, [key]))
+        gone = await self._writer.write(self._store.checkpoints.delete_many, [key])
+        if not gone and (row := await self._read(*key)) is not None and row.pinned:
+            raise _pinned(found.path)
+        await self._remove(gone)
 
     async def _remove(self, gone: list[CheckpointRow]) -> None:
         for row in gone:
@@ -157,6 +166,11 @@ class Checkpoints:
         row = found.row
         await self._writer.write(self._store.checkpoints.set_public, row.run_id, row.name, public)
 
+    async def pin(self, found: Found, pinned: bool) -> None:
+        """Let nothing remove one, or let it go its way again."""
+        row = found.row
+        await self._writer.write(self._store.checkpoints.set_pinned, row.run_id, row.name, pinned)
+
     async def expire(self, found: Found, ttl_s: float | None) -> None:
         """Delete one so long from now; never if None."""
         at = None if ttl_s is None else self._wall() + ttl_s
@@ -165,6 +179,15 @@ class Checkpoints:
 
     async def _read(self, run_id: str, name: str) -> CheckpointRow | None:
         return await self._writer.write(self._store.checkpoints.find, run_of(run_id), name)
+
+
+def is_over(row: CheckpointRow, now: float) -> bool:
+    """True if its time is over, so that it is none any more."""
+    return row.expires_at is not None and row.expires_at <= now and not row.pinned
+
+
+def _pinned(path: Path) -> RequestError:
+    return RequestError(f"{path} is pinned: unpin it first")
 
 
 def told(row: CheckpointRow, source: Known) -> CheckpointInfo:
@@ -182,4 +205,5 @@ def told(row: CheckpointRow, source: Known) -> CheckpointInfo:
         user_metadata=row.user_metadata,
         public=row.public,
         expires_at=row.expires_at,
+        pinned=row.pinned,
     )

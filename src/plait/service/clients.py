@@ -1,10 +1,12 @@
 """Clients: sessions and their samplers behind one port."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from plait.service.names import model_of, run_of
+from plait.core.ids import TenantId
+from plait.service.names import MODEL_ID, model_of, session_of
 from plait.service.ports import Page, SessionInfo, Who
 from plait.service.sampling import Sampling
 from plait.service.sessions import Sessions
@@ -57,25 +59,34 @@ class Clients:
     async def session(self, who: Who, session_id: str) -> SessionInfo:
         """One session."""
         row = await self._sessions.row(who, session_id)
-        return await asyncio.to_thread(self._told, row)
+        return (await asyncio.to_thread(self._told, who.tenant_id, [row]))[0]
 
     async def sessions(self, who: Who, *, limit: int, offset: int) -> Page[SessionInfo]:
         """The tenant's sessions, newest first."""
         page = await self._sessions.page(who, limit=limit, offset=offset)
-        items = await asyncio.to_thread(lambda: [self._told(row) for row in page.items])
+        items = await asyncio.to_thread(self._told, who.tenant_id, page.items)
         return Page(items=items, total=page.total)
 
     async def flags(self, who: Who) -> Mapping[str, Any]:
         """What this tenant's clients are told other than everybody's."""
         return self._flags(who)
 
-    def _told(self, row: SessionRow) -> SessionInfo:
-        models = [
-            model_of(run.run_id)
-            for run in self._store.runs.list(tenant_id=row.tenant_id)
-            if run.run_id.startswith(f"{row.session_id}.train.")
+    def _told(self, tenant_id: TenantId, rows: Sequence[SessionRow]) -> list[SessionInfo]:
+        """Sessions of one tenant, each kind of row read once for all of them."""
+        models: defaultdict[str, list[str]] = defaultdict(list)
+        samplers: defaultdict[str, list[str]] = defaultdict(list)
+        n_checkpoints: Counter[str] = Counter()
+        kept = self._store.checkpoints.n_by_run(tenant_id)
+        for run in self._store.runs.list(tenant_id=tenant_id):
+            if MODEL_ID.fullmatch(model_id := model_of(run.run_id)):
+                session_id = session_of(model_id)
+                models[session_id].append(model_id)
+                n_checkpoints[session_id] += kept.get(run.run_id, 0)
+        for sampler in self._store.samplers.of_sessions([row.session_id for row in rows]):
+            samplers[sampler.session_id].append(sampler.sampler_id)
+        return [
+            told_of(
+                row, models[row.session_id], samplers[row.session_id], n_checkpoints[row.session_id]
+            )
+            for row in rows
         ]
-        samplers = [s.sampler_id for s in self._store.samplers.of_session(row.session_id)]
-        kept = [self._store.checkpoints.list(run_of(model_id)) for model_id in models]
-        n_checkpoints = sum(not one.automatic for rows in kept for one in rows)
-        return told_of(row, models, samplers, n_checkpoints)

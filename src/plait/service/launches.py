@@ -44,7 +44,6 @@ class Base:
         self._keeper: asyncio.Task[None] | None = None
         self._up: asyncio.Future[Launch] | None = None
         self._leave = asyncio.Event()
-        self._failed_s: float | None = None
 
     @property
     def running(self) -> Launch | None:

@@ -6,9 +6,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from plait.core.errors import NotFound, RequestError
-from plait.core.ids import RunId
-from plait.service import keep, paths
-from plait.service.checkpoints import Checkpoints, told
+from plait.service import keep, names, paths
+from plait.service.checkpoints import Checkpoints, is_over, told
 from plait.service.names import MODEL_ID, model_of, run_of, session_of
 from plait.service.ports import CheckpointInfo, ModelInfo, Page, Who
 from plait.service.residents import Known, known_of
@@ -74,19 +73,18 @@ class Models:
             store, now = self._store, self._wall()
             if model_id is None:
                 rows = store.checkpoints.of_tenant(who.tenant_id)
+                runs = store.runs.list(tenant_id=who.tenant_id)
             else:
                 rows = store.checkpoints.list(run_of(model_id))[::-1]
-            rows = [
-                row
-                for row in rows
-                if not row.automatic and (row.expires_at is None or row.expires_at > now)
-            ]
+                runs = [store.runs.get(run_of(model_id))]
+            rows = [row for row in rows if not row.automatic and not is_over(row, now)]
             some = rows[offset:] if limit is None else rows[offset : offset + limit]
-            sources: dict[RunId, Known] = {}
-            for row in some:
-                if row.run_id not in sources:
-                    run = store.runs.get(row.run_id)
-                    sources[row.run_id] = known_of(model_of(row.run_id), run)
+            shown = {row.run_id for row in some}
+            sources = {
+                run.run_id: known_of(model_of(run.run_id), run)
+                for run in runs
+                if run.run_id in shown
+            }
             return Page(items=[told(row, sources[row.run_id]) for row in some], total=len(rows))
 
         return await asyncio.to_thread(read)
@@ -95,6 +93,11 @@ class Models:
         """Let everybody on this server read a checkpoint, or not."""
         found = await self._checkpoints.find(who.tenant_id, path, own=True)
         await self._checkpoints.publish(found, public)
+
+    async def pin(self, who: Who, path: str, *, pinned: bool) -> None:
+        """Let nothing remove a checkpoint, or let it go its way again."""
+        found = await self._checkpoints.find(who.tenant_id, path, own=True)
+        await self._checkpoints.pin(found, pinned)
 
     async def expire(self, who: Who, path: str, *, ttl_s: float | None) -> None:
         """Delete a checkpoint so long from now; never if None."""
@@ -123,7 +126,7 @@ class Models:
             session_id = self._new_session(who)
         else:
             await self._check_session(who, session_id)
-        model_id = f"{session_id}:train:{model_seq or 0}"
+        model_id = names.model_id(session_id, model_seq or 0)
         session_of(model_id)
         row, source = found.row, found.source
         spec = {

@@ -111,6 +111,8 @@ class CheckpointInfo:
     user_metadata: Mapping[str, Any]
     public: bool = False
     expires_at: float | None = None
+    pinned: bool = False
+    """It does not expire, and is neither deleted nor overwritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,11 +242,16 @@ class Models(Protocol):
     async def publish(self, who: Who, path: str, *, public: bool) -> None:
         """Let everybody on this server read a checkpoint, or not."""
 
+    async def pin(self, who: Who, path: str, *, pinned: bool) -> None:
+        """Let nothing remove a checkpoint, or let it go its way again: one whose time is over by
+        then expires at once."""
+
     async def expire(self, who: Who, path: str, *, ttl_s: float | None) -> None:
         """Delete a checkpoint so long from now; never if None."""
 
     async def delete(self, who: Who, path: str) -> None:
-        """Delete a checkpoint; samplers that were made from it go on."""
+        """Delete a checkpoint; samplers that were made from it go on. RequestError if it is
+        pinned."""
 
     async def copy(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plait.core.errors import PlaitError
-from plait.core.ids import RunId, TenantId
+from plait.core.ids import TenantId
 from plait.core.runs import LoraSpec
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
@@ -130,8 +130,3 @@ def known_of(model_id: str, row: RunRow) -> Known:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
-
-
-def run_ids(model_ids: list[str]) -> list[RunId]:
-    """The runs of models."""
-    return [run_of(model_id) for model_id in model_ids]

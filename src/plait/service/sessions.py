@@ -82,11 +82,6 @@ class Sessions:
         await self.check(who, session_id)
         self._heard[session_id] = self._clock()
 
-    def heard(self, session_id: str) -> None:
-        """Something was asked for by a session: as good as a heartbeat."""
-        if session_id in self._live:
-            self._heard[session_id] = self._clock()
-
     async def finish(self, who: Who, session_id: str, reason: str, detail: str) -> None:
         """End a session; one that has ended stays as it ended."""
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from plait.core.errors import NotFound, StoreError
+from plait.core.errors import NotFound, RequestError
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
 from plait.store.rows import CheckpointRow, Json
@@ -82,16 +82,6 @@ class Checkpoints:
         """Let it expire at a time, or never; NotFound."""
         self._update(run_id, name, expires_at=expires_at)
 
-    def set_score(self, run_id: RunId, name: str, score: float) -> None:
-        """How good it is, once that is known; NotFound."""
-        self._update(run_id, name, score=score)
-
-    def delete(self, run_id: RunId, name: str) -> None:
-        """Forget a checkpoint, before its directory is removed; StoreError if it is pinned."""
-        with self._database.write() as connection:
-            _check_unpinned(connection, run_id, name)
-            connection.execute(checkpoints.delete().where(_key(run_id, name)))
-
     def delete_many(self, which: Iterable[tuple[RunId, str]]) -> list[CheckpointRow]:
         """Forget those that are there and not pinned, in one transaction; the rows forgotten,
         whose directories can go now."""
@@ -115,30 +105,40 @@ class Checkpoints:
         with self._database.read() as connection:
             return _find(connection, run_id, name)
 
-    def of_tenant(
-        self, tenant_id: TenantId, *, limit: int | None = None, offset: int = 0
-    ) -> list[CheckpointRow]:
+    def of_tenant(self, tenant_id: TenantId) -> list[CheckpointRow]:
         """The checkpoints of all runs of a tenant, newest first."""
         query = checkpoints.select().join(runs).where(runs.c.tenant_id == tenant_id)
-        query = query.order_by(
-            checkpoints.c.created_at.desc(), checkpoints.c.run_id, checkpoints.c.name
+        return self._select(
+            query.order_by(
+                checkpoints.c.created_at.desc(), checkpoints.c.run_id, checkpoints.c.name
+            )
         )
-        return self._select(query.limit(limit).offset(offset))
 
-    def n_of_tenant(self, tenant_id: TenantId) -> int:
-        """How many checkpoints a tenant has."""
-        return self._sum(sa.func.count(), tenant_id)
+    def n_by_run(self, tenant_id: TenantId) -> dict[RunId, int]:
+        """How many checkpoints a tenant has asked for of each of its runs that has any."""
+        query = (
+            sa.select(checkpoints.c.run_id, sa.func.count())
+            .select_from(checkpoints.join(runs))
+            .where(runs.c.tenant_id == tenant_id, checkpoints.c.automatic.is_(False))
+            .group_by(checkpoints.c.run_id)
+        )
+        with self._database.read() as connection:
+            return {RunId(run_id): int(n) for run_id, n in connection.execute(query)}
 
     def bytes_of_tenant(self, tenant_id: TenantId, *, now: float) -> int:
-        """What those take on the disk that it has asked for and whose time is not over."""
-        total = sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0)
+        """What those take on the disk that it has asked for and that have not expired."""
         expires_at = checkpoints.c.expires_at
-        return self._sum(
-            total,
-            tenant_id,
-            checkpoints.c.automatic.is_(False),
-            sa.or_(expires_at.is_(None), expires_at > now),
+        query = (
+            sa.select(sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0))
+            .select_from(checkpoints.join(runs))
+            .where(
+                runs.c.tenant_id == tenant_id,
+                checkpoints.c.automatic.is_(False),
+                sa.or_(expires_at.is_(None), expires_at > now, checkpoints.c.pinned),
+            )
         )
+        with self._database.read() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def expired(self, now: float) -> list[CheckpointRow]:
         """Those whose time is over and that nobody has pinned."""
@@ -148,14 +148,6 @@ class Checkpoints:
             checkpoints.c.pinned.is_(False),
         )
         return self._select(query.order_by(checkpoints.c.run_id, checkpoints.c.name))
-
-    def _sum(
-        self, what: sa.ColumnElement[int], tenant_id: TenantId, *which: sa.ColumnElement[bool]
-    ) -> int:
-        query = sa.select(what).select_from(checkpoints.join(runs))
-        with self._database.read() as connection:
-            found = connection.execute(query.where(runs.c.tenant_id == tenant_id, *which))
-            return int(found.scalar_one())
 
     def _select(self, query: sa.Select[Any]) -> list[CheckpointRow]:
         with self._database.read() as connection:
@@ -178,7 +170,7 @@ class Checkpoints:
 def _check_unpinned(connection: Connection, run_id: RunId, name: str) -> None:
     row = _find(connection, run_id, name)
     if row is not None and row.pinned:
-        raise StoreError(f"checkpoint {name} of run {run_id} is pinned: unpin it first")
+        raise RequestError(f"checkpoint {name} of run {run_id} is pinned: unpin it first")
 
 
 def _find(connection: Connection, run_id: RunId, name: str) -> CheckpointRow | None:

@@ -125,10 +125,12 @@ class Database:
 
     def check(self) -> None:
         """StoreError if the file's pages do not belong together: a copy was put back beside the
-        ``-wal`` file of another one, say. Milliseconds for a launch's store."""
+        ``-wal`` file of another one, say. It reads each page once, milliseconds for a launch's
+        store, and does not see an index that disagrees with its table, nor rows that are twice
+        under a unique key: ``PRAGMA integrity_check`` does, and takes longer."""
         if self.backend == "sqlite":
             with self.read() as connection:
-                found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+                found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if found != "ok":
                 raise StoreError(_advice(self.where, f"malformed: {' '.join(found.split())}"))
 

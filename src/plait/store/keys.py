@@ -2,7 +2,7 @@
 
 Invariant: a key itself is never written, only its SHA-256 and as much of its beginning as tells a
 person which one it is. Keys are long and random (whoever makes them sees to that), so a plain hash
-cannot be searched. A revoked key stays as a row, and finds nothing.
+cannot be searched. A revoked key stays as a row. Whom a key opens for is ``service.access``'.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from hashlib import sha256
 from plait.core.errors import NotFound, StoreError
 from plait.core.ids import TenantId
 from plait.store.database import Database
-from plait.store.schema import api_keys, tenants
+from plait.store.schema import api_keys
 from plait.store.tenants import find_tenant
 
 SHOWN = 12
@@ -69,21 +69,6 @@ class Keys:
             connection.execute(api_keys.insert().values(**values))
         return row
 
-    def find(self, key: str, *, now: float) -> KeyRow | None:
-        """The row of a key that is good, or none: unknown, revoked, or of a disabled tenant."""
-        query = (
-            api_keys.select()
-            .join(tenants, tenants.c.tenant_id == api_keys.c.tenant_id)
-            .where(
-                api_keys.c.sha256 == hashed(key),
-                api_keys.c.revoked_at.is_(None) | (api_keys.c.revoked_at > now),
-                tenants.c.disabled.is_(False),
-            )
-        )
-        with self._database.read() as connection:
-            found = connection.execute(query).one_or_none()
-            return None if found is None else KeyRow(**found._mapping)
-
     def list(self, *, tenant_id: TenantId | None = None) -> list[KeyRow]:
         """All keys, or one tenant's, the revoked ones included, in order of creation."""
         query = api_keys.select().order_by(api_keys.c.created_at, api_keys.c.key_id)
@@ -93,7 +78,7 @@ class Keys:
             return [KeyRow(**found._mapping) for found in connection.execute(query)]
 
     def revoke(self, key_id: str, *, now: float) -> None:
-        """From a time on (in a rotation it lies ahead) the key finds nothing; the earliest that was
+        """From a time on (in a rotation it lies ahead) the key opens nothing; the earliest that was
         given counts. NotFound."""
         key = api_keys.c.key_id == key_id
         later = api_keys.c.revoked_at.is_(None) | (api_keys.c.revoked_at > now)

@@ -142,11 +142,6 @@ class Mutations:
         with self._database.read() as connection:
             return _find(connection, run_id, seq)
 
-    def last_seq(self, run_id: RunId) -> int:
-        """The last number used; 0 before the first."""
-        with self._database.read() as connection:
-            return _last_seq(connection, run_id)
-
     def since(self, run_id: RunId, seq: int) -> list[MutationRow]:
         """Mutations after ``seq``, in order."""
         query = mutations.select().where(mutations.c.run_id == run_id, mutations.c.seq > seq)

@@ -150,19 +150,6 @@ class Requests:
             finished_at=now,
         )
 
-    def fail_unended(self, owner: str, error: str, *, category: Category, now: float) -> list[int]:
-        """End all that is open of an owner (its session is over); the numbers, in order."""
-        with self._database.write() as connection:
-            seqs = _unended(connection, owner)
-            connection.execute(
-                requests.update()
-                .where(requests.c.owner == owner, requests.c.finished_at.is_(None))
-                .values(
-                    status=MutationStatus.FAILED, error=error, category=category, finished_at=now
-                )
-            )
-            return seqs
-
     def find(self, owner: str, seq: int) -> RequestRow | None:
         """One request, or none."""
         with self._database.read() as connection:
@@ -186,23 +173,11 @@ class Requests:
                 for found in connection.execute(query.order_by(requests.c.seq))
             ]
 
-    def last_seq(self, owner: str) -> int:
-        """The highest number used; -1 before the first."""
-        query = sa.select(sa.func.max(requests.c.seq)).where(requests.c.owner == owner)
-        with self._database.read() as connection:
-            found = connection.execute(query).scalar_one()
-            return -1 if found is None else int(found)
-
     def owners_unended(self) -> list[str]:
         """Who has requests that have not ended: what a restart has to carry on with."""
         query = sa.select(requests.c.owner).where(requests.c.finished_at.is_(None)).distinct()
         with self._database.read() as connection:
             return sorted(connection.execute(query).scalars())
-
-    def unended(self, owner: str) -> list[int]:
-        """Numbers that have not ended, in order."""
-        with self._database.read() as connection:
-            return _unended(connection, owner)
 
     def shed(self, owner: str, through: int) -> int:
         """Drop the bodies of ended requests up to a number: a committed version holds their
@@ -283,13 +258,6 @@ class Requests:
             if done.rowcount == 0 and _find(connection, owner, seq) is None:
                 raise NotFound(f"there is no request {owner}:{seq}: it was never accepted")
             return done.rowcount == 1
-
-
-def _unended(connection: Connection, owner: str) -> list[int]:
-    query = sa.select(requests.c.seq).where(
-        requests.c.owner == owner, requests.c.finished_at.is_(None)
-    )
-    return list(connection.execute(query.order_by(requests.c.seq)).scalars())
 
 
 def _find(connection: Connection, owner: str, seq: int) -> RequestRow | None:

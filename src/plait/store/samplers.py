@@ -5,6 +5,7 @@ written, so the retention of versions cannot take them. A freed sampler keeps it
 a late request apart from a foreign one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,23 +119,13 @@ class Samplers:
         with self._database.read() as connection:
             return _get(connection, sampler_id)
 
-    def of_session(self, session_id: str) -> list[SamplerRow]:
-        """A session's samplers, the freed ones included, in order of opening."""
-        return self._select(samplers.c.session_id == session_id)
+    def of_sessions(self, session_ids: Collection[str]) -> list[SamplerRow]:
+        """The samplers of some sessions, the freed ones included, in order of opening."""
+        return self._select(samplers.c.session_id.in_(session_ids))
 
     def live(self) -> list[SamplerRow]:
         """All that are not free, in order of opening: what a restart has to serve."""
         return self._select(samplers.c.freed_at.is_(None))
-
-    def pinned(self, run_id: RunId) -> set[int]:
-        """Versions of a run that living samplers draw from."""
-        query = sa.select(samplers.c.version).where(
-            samplers.c.run_id == run_id,
-            samplers.c.freed_at.is_(None),
-            samplers.c.version.is_not(None),
-        )
-        with self._database.read() as connection:
-            return set(connection.execute(query).scalars())
 
     def _select(self, where: sa.ColumnElement[bool]) -> list[SamplerRow]:
         query = samplers.select().where(where)

@@ -86,16 +86,6 @@ class Sessions:
             )
             return _get(connection, session_id)
 
-    def set_project(self, session_id: str, project_id: str | None) -> SessionRow:
-        """Move a session to a project; NotFound."""
-        with self._database.write() as connection:
-            connection.execute(
-                sessions.update()
-                .where(sessions.c.session_id == session_id)
-                .values(project_id=project_id)
-            )
-            return _get(connection, session_id)
-
     def find(self, session_id: str) -> SessionRow | None:
         """One session, or none."""
         with self._database.read() as connection:

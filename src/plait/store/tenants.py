@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from plait.core.errors import NotFound, StoreError
+from plait.core.errors import NotFound
 from plait.core.ids import TenantId
 from plait.store.database import Database
 from plait.store.rows import Json
@@ -34,32 +34,6 @@ class Tenants:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    def create(
-        self,
-        tenant_id: TenantId,
-        *,
-        name: str = "",
-        weight: float = 1.0,
-        priority: int = 0,
-        limits: Json | None = None,
-        now: float,
-    ) -> TenantRow:
-        """A new tenant; StoreError if the id is taken."""
-        with self._database.write() as connection:
-            if find_tenant(connection, tenant_id) is not None:
-                raise StoreError(f"there is a tenant {tenant_id} already: choose another id")
-            row = TenantRow(
-                tenant_id=tenant_id,
-                name=name or tenant_id,
-                weight=weight,
-                priority=priority,
-                limits=limits or {},
-                disabled=False,
-                created_at=now,
-            )
-            _insert(connection, row)
-            return row
 
     def ensure(self, tenant_id: TenantId, *, now: float) -> TenantRow:
         """The tenant, made with weight 1 and no limits unless it exists."""
@@ -122,22 +96,10 @@ def ensure_tenant(connection: Connection, tenant_id: TenantId, now: float) -> Te
             disabled=False,
             created_at=now,
         )
-        _insert(connection, row)
-    return row
-
-
-def _insert(connection: Connection, row: TenantRow) -> None:
-    connection.execute(
-        tenants.insert().values(
-            tenant_id=row.tenant_id,
-            name=row.name,
-            weight=row.weight,
-            priority=row.priority,
-            limits=row.limits,
-            disabled=row.disabled,
-            created_at=row.created_at,
+        connection.execute(
+            tenants.insert().values(**{name: getattr(row, name) for name in TenantRow.__slots__})
         )
-    )
+    return row
 
 
 def find_tenant(connection: Connection, tenant_id: TenantId) -> TenantRow | None:

@@ -15,7 +15,6 @@ from sqlalchemy.engine import Connection
 
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
-from plait.store.runs import get_run
 from plait.store.schema import usage_days
 
 NO_RUN = RunId("")
@@ -57,12 +56,6 @@ class Usage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, run_id: RunId, used: Used, *, now: float) -> None:
-        """Add to a run's ledger, on its tenant's account."""
-        with self._database.write() as connection:
-            tenant_id = get_run(connection, run_id).tenant_id
-            add_usage(connection, tenant_id, run_id, used, now)
-
     def charge(
         self, tenant_id: TenantId, entries: Sequence[tuple[RunId, Used]], *, now: float
     ) -> None:
@@ -71,13 +64,13 @@ class Usage:
             for run_id, used in entries:
                 add_usage(connection, tenant_id, run_id, used, now)
 
-    def of_run(self, run_id: RunId) -> list[UsageRow]:
-        """What a run has used in all, by kind."""
-        return self._totals(usage_days.c.run_id == run_id)
-
     def of_tenant(self, tenant_id: TenantId) -> list[UsageRow]:
         """What all runs of a tenant have used in all, by run and kind."""
-        return self._totals(usage_days.c.tenant_id == tenant_id)
+        key = (usage_days.c.tenant_id, usage_days.c.run_id, usage_days.c.kind)
+        query = sa.select(*key, *_SUMS).where(usage_days.c.tenant_id == tenant_id)
+        with self._database.read() as connection:
+            found = connection.execute(query.group_by(*key).order_by(*key))
+            return [_total(dict(row._mapping)) for row in found]
 
     def days(self, tenant_id: TenantId, *, since: str = "", until: str = "9") -> list[UsageRow]:
         """A tenant's ledger by day (``2026-01-31``, both ends included), run and kind."""
@@ -89,12 +82,6 @@ class Usage:
         query = query.order_by(usage_days.c.day, usage_days.c.run_id, usage_days.c.kind)
         with self._database.read() as connection:
             return [UsageRow(**found._mapping) for found in connection.execute(query)]
-
-    def _totals(self, where: sa.ColumnElement[bool]) -> list[UsageRow]:
-        key = (usage_days.c.tenant_id, usage_days.c.run_id, usage_days.c.kind)
-        query = sa.select(*key, *_SUMS).where(where).group_by(*key).order_by(*key)
-        with self._database.read() as connection:
-            return [_total(dict(found._mapping)) for found in connection.execute(query)]
 
 
 def day_of(now: float) -> str:

@@ -1,11 +1,13 @@
-"""``plait checkpoints``: list them, or delete some."""
+"""``plait checkpoints``: list them, or pin, unpin, delete some."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
 
 from plait.cli.client.session import connected
 from plait.cli.client.show import show_rows
 from plait.cli.console import show_json
 
+PIN = "/v1/checkpoints/pin"
 COLUMNS = {
     "path": "path",
     "kind": "kind",
@@ -13,21 +15,35 @@ COLUMNS = {
     "created": "created_at",
     "expires": "expires_at",
     "public": "public",
+    "pinned": "pinned",
 }
 
 
 def checkpoints_command(
-    run: str | None, *, delete: Sequence[str], limit: int, as_json: bool
+    run: str | None,
+    *,
+    pin: Sequence[str] = (),
+    unpin: Sequence[str] = (),
+    delete: Sequence[str],
+    limit: int,
+    as_json: bool,
 ) -> int:
-    """Delete ``delete`` in order, else list."""
+    """Pin, unpin and delete what is given, in this order, else list."""
     with connected() as server:
-        for path in delete:
-            server.delete("/v1/checkpoints", path=path)
-            if not as_json:
-                print(f"deleted {path}")
-        if delete:
+        calls: dict[str, tuple[Sequence[str], Callable[[str], object]]] = {
+            "pinned": (pin, lambda path: server.post(f"{PIN}?{urlencode({'path': path})}")),
+            "unpinned": (unpin, lambda path: server.delete(PIN, path=path)),
+            "deleted": (delete, lambda path: server.delete("/v1/checkpoints", path=path)),
+        }
+        done = {what: list(paths) for what, (paths, _) in calls.items() if paths}
+        for what, paths in done.items():
+            for path in paths:
+                calls[what][1](path)
+                if not as_json:
+                    print(f"{what} {path}")
+        if done:
             if as_json:
-                show_json({"deleted": list(delete)})
+                show_json(done)
             return 0
         found = server.get("/v1/checkpoints", run=run, limit=limit)
     if as_json:

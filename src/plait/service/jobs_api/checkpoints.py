@@ -1,23 +1,17 @@
-"""Checkpoints: those of a tenant's models, listed, deleted, downloaded."""
+"""Checkpoints: those of a tenant's models, listed, pinned, deleted, downloaded."""
 
-import asyncio
-import io
-import tarfile
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
+from plait.service import archive as archives
 from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.views import CheckpointsView, CheckpointView, Limit, Offset, iso
 from plait.service.ports import CheckpointInfo, House
 
-PART = 2**20
-"""Bytes of an archive that are in memory at a time."""
 CheckpointPath = Annotated[str, Query(min_length=1, max_length=400)]
 
 
@@ -38,8 +32,20 @@ def router(house: House) -> APIRouter:
 
     @api.delete("", status_code=204)
     async def delete(path: CheckpointPath, who: Caller) -> Response:
-        """Delete a checkpoint; samplers that were made from it go on."""
+        """Delete a checkpoint that is not pinned; samplers that were made from it go on."""
         await house.models.delete(who, path)
+        return Response(status_code=204)
+
+    @api.post("/pin", status_code=204)
+    async def pin(path: CheckpointPath, who: Caller) -> Response:
+        """Keep a checkpoint: it does not expire, and is neither deleted nor overwritten."""
+        await house.models.pin(who, path, pinned=True)
+        return Response(status_code=204)
+
+    @api.delete("/pin", status_code=204)
+    async def unpin(path: CheckpointPath, who: Caller) -> Response:
+        """Let a checkpoint go its way again; one whose time is over expires at once."""
+        await house.models.pin(who, path, pinned=False)
         return Response(status_code=204)
 
     @api.get(
@@ -49,13 +55,7 @@ def router(house: House) -> APIRouter:
     )
     async def archive(path: CheckpointPath, who: Caller) -> StreamingResponse:
         """The files of a checkpoint, as a tar archive."""
-        directory = await house.models.files(who, path)
-        name = directory.name
-        return StreamingResponse(
-            _tar(directory),
-            media_type="application/x-tar",
-            headers={"Content-Disposition": f'attachment; filename="{name}.tar"'},
-        )
+        return archives.response(await house.models.files(who, path), path.rpartition("/")[2])
 
     return api
 
@@ -70,29 +70,6 @@ def _view(info: CheckpointInfo) -> CheckpointView:
         created_at=iso(info.created_at),
         expires_at=None if info.expires_at is None else iso(info.expires_at),
         public=info.public,
+        pinned=info.pinned,
         has_optimizer=info.has_optimizer,
     )
-
-
-async def _tar(directory: Path) -> AsyncIterator[bytes]:
-    parts = _tar_parts(directory)
-    while (part := await asyncio.to_thread(next, parts, None)) is not None:
-        yield part
-
-
-def _tar_parts(directory: Path) -> Iterator[bytes]:
-    """A tar archive of a directory's files, a part at a time."""
-    for file in sorted(path for path in directory.iterdir() if path.is_file()):
-        with file.open("rb") as opened:
-            size = file.stat().st_size
-            head = tarfile.TarInfo(file.name)
-            head.size = size
-            yield head.tobuf(tarfile.PAX_FORMAT)
-            left = size
-            while left and (part := opened.read(min(PART, left))):
-                left -= len(part)
-                yield part
-            yield bytes(-size % tarfile.BLOCKSIZE)
-    end = io.BytesIO()
-    tarfile.open(fileobj=end, mode="w").close()
-    yield end.getvalue()

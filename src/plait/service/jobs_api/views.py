@@ -126,6 +126,7 @@ class CheckpointView(BaseModel):
     created_at: str
     expires_at: str | None
     public: bool
+    pinned: bool
     has_optimizer: bool
 
 

@@ -2,23 +2,22 @@
 
 Whoever has such a URL needs no key (the client's downloader sends none), so it names the tenant,
 the checkpoint and the file, says until when, and is signed with a secret of this server's life.
-Nothing but plain files that lie in the checkpoint's own directory is ever sent.
+Which files are sent is ``archive``'s.
 """
 
 import hmac
-import tarfile
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from json import dumps, loads
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from plait.core.errors import NotFound
 from plait.core.ids import TenantId
+from plait.service import archive as archives
 from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
@@ -28,7 +27,6 @@ from plait.service.tinker_api.runs import CHECKPOINT
 
 VALID_S = 3600.0
 """How long a URL is good for: a download is begun within an hour."""
-PIECE = 1 << 20
 PREFIX = "/files/"
 """Paths below need no key."""
 
@@ -49,7 +47,7 @@ def routes(house: House, secret: bytes, wall: Callable[[], float]) -> APIRouter:
         """A URL for each file of a checkpoint."""
         path = str(paths.of(model_id, f"{section}/{name}"))
         folder, until = await house.models.files(who, path), wall() + VALID_S
-        urls = {file: url(request, who, path, file, until) for file in _files(folder)}
+        urls = {file: url(request, who, path, file, until) for file in archives.files(folder)}
         return {"urls": urls, "expires": told.time(until)}
 
     @router.get(
@@ -73,14 +71,9 @@ def routes(house: House, secret: bytes, wall: Callable[[], float]) -> APIRouter:
         if until < wall():
             raise NotFound("this URL has expired: ask for a new one")
         folder = await house.models.files(Who(tenant_id=TenantId(tenant_id)), path)
-        known = _files(folder)
         if not name:
-            title = path.rpartition("/")[2]
-            disposition = {"Content-Disposition": f'attachment; filename="{title}.tar"'}
-            return StreamingResponse(
-                _tar(folder, known), media_type="application/x-tar", headers=disposition
-            )
-        if name not in known:
+            return archives.response(folder, path.rpartition("/")[2])
+        if name not in archives.files(folder):
             raise NotFound(f"the checkpoint has no file {name[:200]!r}")
         return FileResponse(folder / name, media_type="application/octet-stream")
 
@@ -112,26 +105,3 @@ class _Seal:
 
     def _sign(self, body: bytes) -> bytes:
         return hmac.digest(self._secret, body, "sha256")
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(
-        str(file.relative_to(folder))
-        for file in folder.rglob("*")
-        if file.is_file() and not file.is_symlink()
-    )
-
-
-def _tar(folder: Path, names: list[str]) -> Iterator[bytes]:
-    for name in names:
-        with (folder / name).open("rb") as file:
-            info = tarfile.TarInfo(name)
-            info.size = (folder / name).stat().st_size
-            info.mtime = int((folder / name).stat().st_mtime)
-            yield info.tobuf(tarfile.PAX_FORMAT)
-            left = info.size
-            while left and (piece := file.read(min(PIECE, left))):
-                left -= len(piece)
-                yield piece
-        yield b"\0" * (-info.size % tarfile.BLOCKSIZE)
-    yield b"\0" * (2 * tarfile.BLOCKSIZE)

@@ -3,6 +3,8 @@
 Ids of runs hold colons, ids of checkpoints a slash (``weights/NAME``). Lists are the newest first.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,7 +13,7 @@ from plait.core.errors import RequestError
 from plait.service import paths
 from plait.service.auth import Caller
 from plait.service.errors import responses
-from plait.service.ports import House, ModelInfo, Who
+from plait.service.ports import CheckpointInfo, House, ModelInfo, Who
 from plait.service.tinker_api import bodies, told
 from plait.service.work import CheckpointKind
 
@@ -29,13 +31,19 @@ def routes(house: House) -> APIRouter:
     ) -> dict[str, Any]:
         """The caller's models."""
         page = await house.models.models(who, limit=limit, offset=offset)
-        runs = [await _run(house, who, info) for info in page.items]
+        kept = await house.models.checkpoints(who, model_id=None, limit=None, offset=0)
+        by_model: defaultdict[str, list[CheckpointInfo]] = defaultdict(list)
+        for one in kept.items:
+            by_model[one.model_id].append(one)
+        runs = [_run(who, info, by_model[info.model_id]) for info in page.items]
         return {"training_runs": runs, "cursor": told.cursor(limit, offset, page.total)}
 
     @router.get(RUN, responses=responses())
     async def training_run(model_id: str, who: Caller) -> dict[str, Any]:
         """One model."""
-        return await _run(house, who, await house.models.model(who, model_id))
+        info = await house.models.model(who, model_id)
+        kept = await house.models.checkpoints(who, model_id=model_id, limit=None, offset=0)
+        return _run(who, info, kept.items)
 
     @router.get(RUN + "/checkpoints", responses=responses())
     async def run_checkpoints(model_id: str, who: Caller) -> dict[str, Any]:
@@ -109,11 +117,9 @@ def routes(house: House) -> APIRouter:
     return router
 
 
-async def _run(house: House, who: Who, info: ModelInfo) -> dict[str, Any]:
-    page = await house.models.checkpoints(who, model_id=info.model_id, limit=None, offset=0)
-
+def _run(who: Who, info: ModelInfo, kept: Sequence[CheckpointInfo]) -> dict[str, Any]:
     def newest(kind: CheckpointKind) -> dict[str, Any] | None:
-        return next((told.checkpoint(one) for one in page.items if one.kind is kind), None)
+        return next((told.checkpoint(one) for one in kept if one.kind is kind), None)
 
     return {
         "training_run_id": info.model_id,

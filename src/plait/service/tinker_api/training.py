@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from plait.core.errors import NotFound, RequestError
+from plait.service import names
 from plait.service.auth import Caller
 from plait.service.bodies import check_json
 from plait.service.errors import responses
@@ -31,7 +32,7 @@ def routes(house: House) -> APIRouter:
         raw = await request.body()
         check_json(raw)
         body = bodies.read(bodies.CreateModel, raw)
-        model_id = f"{body.session_id}:train:{body.model_seq_id}"
+        model_id = names.model_id(body.session_id, body.model_seq_id)
         return await submit(house, who, model_id, 0, Kind.CREATE_MODEL, raw)
 
     @router.post("/get_info", responses=responses())
@@ -95,7 +96,7 @@ def routes(house: House) -> APIRouter:
             return await submit(house, who, body.model_id, body.seq_id, Kind.LOAD_WEIGHTS, raw)
         if body.session_id is None or body.model_seq_id is None:
             raise RequestError("give model_id and seq_id, or session_id and model_seq_id")
-        model_id = f"{body.session_id}:train:{body.model_seq_id}"
+        model_id = names.model_id(body.session_id, body.model_seq_id)
         return await submit(house, who, model_id, 0, Kind.LOAD_MODEL, raw)
 
     return router
