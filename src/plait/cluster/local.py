@@ -71,11 +71,13 @@ class WorkerProcess:
 
 def worker_env(cores: int) -> dict[str, str]:
     """Thread settings of a worker: a team of at most ``cores`` that sleeps soon after a parallel
-    region, since a spinning team steals the neighbour's core."""
+    region, since a spinning team steals the neighbour's core; and one heap for all threads, since
+    each of two training lanes keeps what it has freed (glibc; measured: 0.6 GB of 3.7)."""
     return {
         "OMP_NUM_THREADS": str(cores),
         "MKL_NUM_THREADS": str(cores),
         "OMP_DYNAMIC": "FALSE",
         "GOMP_SPINCOUNT": "2000",
+        "MALLOC_ARENA_MAX": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
