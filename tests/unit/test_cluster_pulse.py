@@ -1,5 +1,6 @@
 """Pulse: silence is looks in a row without a sign, whatever time passes between them."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -31,8 +32,8 @@ def test_many_old_signs_are_one_and_the_worker_waits_for_no_looks(
 ) -> None:
     pulse, beating = ends
     beating.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        while True:
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(2**20):
             beating.send(b".")
     assert [pulse.is_silent() for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
 
