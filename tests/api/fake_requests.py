@@ -9,7 +9,7 @@ from fake_rows import Model, Request
 from fake_samples import Samples
 from fake_work import Carrying
 
-from plait.core.errors import NotFound, PlaitError, RequestError, RequestLost
+from plait.core.errors import NotFound, PlaitError, RequestLost
 from plait.service import work
 from plait.service.ports import Ended, Failed, ModelInfo, Outcome, Ready, Waiting, Who
 from plait.service.work import Kind, SampleWork
@@ -98,8 +98,8 @@ class Requests:
             body = self.house.codec.write(request.kind, told, answer)
             request.end(Ready(kind=request.kind, body=body))
         except PlaitError as error:
-            user = isinstance(error, RequestError | NotFound)
-            request.end(Failed(error=str(error), category="user" if user else "server"))
+            mine = error.http_status < 500
+            request.end(Failed(error=str(error), category="user" if mine else "server"))
 
     async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:
         return await self._samples.sample(who, sampler_id, seq, work)

@@ -159,8 +159,8 @@ class Worker:
             self._settle_accounts()
         for op_id, result in step.finished:
             self._conn.send(m.Finished(op_id=op_id, result=result))
-        for op_id, reason in step.failed:
-            self._conn.send(m.Failed(op_id=op_id, code=EngineError.code, message=reason))
+        for op_id, error in step.failed:
+            self.fail(op_id, error)
 
     def _train_slice(self) -> None:
         """One micro-batch of what is at the head of the queue; answers when it is done."""
