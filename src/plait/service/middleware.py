@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from plait.core.errors import HeadTooLarge, PlaitError, RequestError, SlowBody
 from plait.service import auth
 from plait.service.access import Access
-from plait.service.bodies import check_json, max_bytes, too_large, unpack
+from plait.service.bodies import PROMPTS, check_json, max_bytes, too_large, unpack
 from plait.service.errors import told
 
 MAX_HEAD = 32 * 1024
@@ -128,10 +128,11 @@ async def _body(scope: Scope, receive: Receive, more: Callable[[int], None], mos
     if not packed and scope["method"] in _BODILESS:
         return packed
     checked = scope["path"] not in NUMBERED and (not kind or b"json" in kind)
+    numbers = scope["path"] in PROMPTS
     if encoding or len(packed) > THREAD_BYTES:
-        body = await asyncio.to_thread(_read, packed, encoding, checked, most)
+        body = await asyncio.to_thread(_read, packed, encoding, checked, numbers, most)
     else:
-        body = _read(packed, encoding, checked, most)
+        body = _read(packed, encoding, checked, numbers, most)
     if body is not packed:
         more(len(body))
         drop = (b"content-encoding", b"content-length")
@@ -142,10 +143,10 @@ async def _body(scope: Scope, receive: Receive, more: Callable[[int], None], mos
     return body
 
 
-def _read(packed: bytes, encoding: str, checked: bool, most: int) -> bytes:
+def _read(packed: bytes, encoding: str, checked: bool, numbers: bool, most: int) -> bytes:
     body = unpack(packed, encoding, most)
     if body and checked:
-        check_json(body)
+        check_json(body, numbers=numbers)
     return body
 
 

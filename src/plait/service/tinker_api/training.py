@@ -123,7 +123,7 @@ async def _pass(
 def _asked(raw: bytes, is_json: bool, forward_only: bool) -> tuple[str, int, Kind, bytes]:
     """Model, number, kind and protobuf body of a pass over data."""
     if is_json:
-        check_json(raw)
+        check_json(raw, numbers=True)
         raw = batches.from_json(bodies.any_object(raw), forward_only=forward_only)
     parts.check(raw)
     message = batches.parse(raw)
