@@ -8,7 +8,7 @@ import pytest
 import zstandard
 from tinker_support import PROTOBUF, Door, gradient, logprobs, ok, put
 
-from plait.service.tinker_api import training
+from plait.service import typed
 
 
 async def test_a_model_is_trained(door: Door) -> None:
@@ -150,7 +150,7 @@ async def test_a_load_that_is_refused_uses_up_its_number(door: Door) -> None:
 
 async def test_a_large_batch_is_read_off_the_event_loop(door: Door) -> None:
     model = await (await door.session()).model()
-    assert len(gradient(model.model_id, 1, n=600).SerializeToString()) > training.THREAD_BYTES
+    assert len(gradient(model.model_id, 1, n=600).SerializeToString()) > typed.THREAD_BYTES
     assert len(logprobs(await model.gradient(n=600))) == 4800
 
 

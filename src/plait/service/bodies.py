@@ -58,6 +58,10 @@ _BLOCK = 2**16
 """Bytes that are looked at in one go: other threads have their turns in between."""
 
 
+class TooManyParts(RequestError):
+    """A body that nobody is to parse."""
+
+
 def max_bytes(path: str, *, context: int) -> int:
     """Most that a body to this path may have; ``context``: tokens of the longest prompt."""
     if path in PROMPTS:
@@ -93,7 +97,8 @@ def unpack(packed: bytes, encoding: str, most: int) -> bytes:
 
 
 def check_json(body: bytes, *, numbers: bool = False) -> None:
-    """RequestError if the body is JSON that nothing behind the doors can hold.
+    """RequestError if the body is JSON that nothing behind the doors can hold; TooManyParts if it
+    is not to be parsed at all.
 
     ``numbers``: it may be made of them. What is no JSON at all is for whoever parses it.
     """
@@ -103,7 +108,7 @@ def check_json(body: bytes, *, numbers: bool = False) -> None:
         raise RequestError(f"the body is not UTF-8 (byte {error.start})") from None
     shape = _shape(body)
     if shape.n_parts > MAX_PARTS or (shape.n_commas >= MAX_VALUES and not numbers):
-        raise RequestError(f"the JSON has more than {MAX_PARTS} parts: send less at once")
+        raise TooManyParts(f"the JSON has more than {MAX_PARTS} parts: send less at once")
     if not _is_suspect(body) and shape.depth <= MAX_DEPTH:
         return
     try:
