@@ -29,10 +29,15 @@ MAX_TOLD = 1000
 class _Made(Request):
     """A request whose body has been made."""
 
-    made: BaseModel
+    def __init__(self, request: Request, raw: bytes, made: BaseModel) -> None:
+        super().__init__(request.scope, request.receive)
+        self._raw, self._made = raw, made
+
+    async def body(self) -> bytes:
+        return self._raw
 
     async def json(self) -> Any:
-        return self.made
+        return self._made
 
 
 def typed(heavy: Heavy) -> type[APIRoute]:
@@ -49,11 +54,9 @@ def typed(heavy: Heavy) -> type[APIRoute]:
                 raw, who = await request.body(), request.scope.get(auth.STATE)
                 if len(raw) <= THREAD_BYTES or not _is_json(request) or not isinstance(who, Who):
                     return await handle(request)
-                made = _Made(request.scope, request.receive)
-                made._body = raw
                 async with heavy.turn(who.tenant_id):
-                    made.made = await asyncio.to_thread(_make, kind, raw)
-                return await handle(made)
+                    made = await asyncio.to_thread(_make, kind, raw)
+                return await handle(_Made(request, raw, made))
 
             return answer
 
