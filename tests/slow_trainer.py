@@ -4,6 +4,7 @@ A datum that begins with a poison token does what its name says wherever it is t
 """
 
 import os
+import time
 from dataclasses import replace
 
 from plait.engines.factory import EngineConfig, Engines
@@ -12,7 +13,8 @@ from plait.engines.scripted.train import ScriptedTrain
 
 ENGINE = "slow_trainer:build"
 TOKEN_S = 0.1
-DEADLY, BREAKS_COMPANY = 66, 67
+DEADLY, BREAKS_COMPANY, LONG = 66, 67, 68
+LONG_S = 5.0
 
 
 class SlowTrain(ScriptedTrain):
@@ -20,6 +22,8 @@ class SlowTrain(ScriptedTrain):
 
     def forward_backward(self, run_id, data, loss, config):  # type: ignore[no-untyped-def]
         _meet(data)
+        if data[0].input_tokens[0] == LONG:
+            _compute(LONG_S)
         return (yield from super().forward_backward(run_id, data, loss, config))
 
     def forward_backward_many(self, ops):  # type: ignore[no-untyped-def]
@@ -33,6 +37,13 @@ class SlowTrain(ScriptedTrain):
 def _meet(data) -> None:  # type: ignore[no-untyped-def]
     if any(datum.input_tokens[0] == DEADLY for datum in data):
         os._exit(66)
+
+
+def _compute(seconds: float) -> None:
+    """Without a pause, and without letting go of the interpreter of its own accord."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
 
 
 def build(config: EngineConfig) -> Engines:

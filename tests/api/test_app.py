@@ -2,10 +2,11 @@
 
 import logging
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from edge_support import edge
+from pydantic import TypeAdapter
 
 from plait.core.ids import TenantId
 from plait.service import redaction
@@ -26,6 +27,23 @@ async def test_health_needs_no_key_and_everything_else_does(
             assert refused.json()["error"]["code"] == "unauthorized"
         me = (await e.operator.get("/v1/me")).json()
         assert (me["tenant_id"], me["admin"]) == ("local", True)
+
+
+async def test_the_first_request_makes_no_routes(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge(tmp_path, byte_model) as e:
+        made: list[object] = []
+        real = TypeAdapter.__init__
+
+        def noted(self: Any, kind: Any, **how: Any) -> None:
+            made.append(kind)
+            real(self, kind, **how)
+
+        monkeypatch.setattr(TypeAdapter, "__init__", noted)
+        for path in ("/v1/jobs", "/api/v1/sessions", "/v1/models", "/v1/nothing"):
+            assert (await e.operator.get(path)).status_code in (200, 404)
+        assert not made
 
 
 async def test_both_headers_bear_a_key(tmp_path: Path, byte_model: Path) -> None:

@@ -3,29 +3,32 @@
 The good ones train a model of the Tinker API and a job, on a real socket, before and while the bad
 one sends wrong keys, foreign ids, malformed bodies, bombs, NaN and floods. Nothing of theirs fails,
 nothing of the bad one's is an error of ours, and nothing is slower than a bound.
+
+The bad one's clients are in a process of their own: here they would hold up the good ones' clients.
 """
 
 import asyncio
-import itertools
+import contextlib
 import json
-import random
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import zstandard
 from edge_support import ROWS, job
 from serving import Served, served
-from tinker_support import PROTOBUF, Model, Session, logprobs, ok
+from tinker_support import Model, Session, logprobs, ok
 
 from plait.core.ids import TenantId
 from plait.service.limits import TenantLimits
 
 SOON_S = 120.0
+BAD = Path(__file__).with_name("bad_neighbour.py")
 BAD_S = 8.0
 """How long the bad one goes on."""
 SLOWEST_S = 2.0
@@ -76,125 +79,30 @@ async def trained(model: Model) -> None:
     await ok(model.session.post("session_heartbeat", session_id=model.session.session_id))
 
 
-class Bad:
-    """Everything wrong, in turn, and what it was answered."""
+@contextlib.asynccontextmanager
+async def bad_neighbour(**told: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """One that is ready to begin."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(BAD), stdin=PIPE, stdout=PIPE, limit=2**24
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(told).encode() + b"\n")
+        async with asyncio.timeout(SOON_S):
+            assert await process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
-    def __init__(self, server: Served, key: str, foreign: dict[str, str], seed: int) -> None:
-        self._server, self._key, self._foreign = server, key, foreign
-        self._random = random.Random(seed)
-        compressor = zstandard.ZstdCompressor().compressobj()
-        parts = [compressor.compress(bytes(2**20)) for _ in range(200)]
-        self._packed = b"".join(parts) + compressor.flush()
-        self.statuses: Counter[int] = Counter()
-        self.wrong: list[str] = []
 
-    async def go_on(self, until: float) -> None:
-        async with client(self._server, self._key) as http:
-            for what in itertools.cycle(self._everything()):
-                if time.monotonic() > until:
-                    return
-                try:
-                    answers = await what(http)
-                except httpx.TransportError:
-                    continue  # cut off, which is an answer too
-                for answer in answers:
-                    self.statuses[answer.status_code] += 1
-                    if answer.status_code >= 500 or 200 <= answer.status_code < 300:
-                        self.wrong.append(
-                            f"{answer.request.url} {answer.status_code} {answer.text[:200]}"
-                        )
-
-    def _everything(self) -> list[Callable[[httpx.AsyncClient], Awaitable[list[httpx.Response]]]]:
-        everything = [
-            self._wrong_keys,
-            self._foreign_ids,
-            self._malformed,
-            self._bomb,
-            self._not_finite,
-            self._long_head,
-            self._large_body,
-            self._traversal,
-            self._flood,
-        ]
-        self._random.shuffle(everything)
-        return everything
-
-    async def _wrong_keys(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        keys = ("tml-wrong", "eyJhbGciOiJub25lIn0.e30.", self._key[:-1], "\x7f" * 20)
-        return [await http.get("/v1/jobs", headers={"X-API-Key": key}) for key in keys]
-
-    async def _foreign_ids(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        model, job_id, session = (self._foreign[k] for k in ("model", "job", "session"))
-        return [
-            await http.post("/api/v1/get_info", json={"model_id": model}),
-            await http.post("/api/v1/session_heartbeat", json={"session_id": session}),
-            await http.post(
-                f"/api/v1/sessions/{session}/finish", json={"reason": {"type": "success"}}
-            ),
-            await http.post("/api/v1/retrieve_future", json={"request_id": f"{model}:1"}),
-            await http.post(
-                "/api/v1/optim_step", json={"model_id": model, "seq_id": 1, "adam_params": {}}
-            ),
-            await http.get(f"/v1/jobs/{job_id}"),
-            await http.post(f"/v1/jobs/{job_id}/cancel"),
-            await http.get(f"/v1/runs/{model}/why"),
-        ]
-
-    async def _malformed(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        junk = self._random.randbytes(self._random.randrange(1, 2000))
-        text = {"Content-Type": "application/json"}
-        return [
-            await http.post("/api/v1/forward_backward", content=junk, headers=PROTOBUF),
-            await http.post("/api/v1/create_session", content=junk, headers=text),
-            await http.post(
-                "/api/v1/create_session", content=b'{"tags": ' + b"[" * 5000, headers=text
-            ),
-            await http.post("/v1/jobs", content=junk, headers={"Content-Type": "application/yaml"}),
-            await http.post("/v1/jobs", content=b'{"file": {}}', headers=text),
-            await http.post("/v1/chat/completions", content=junk, headers=text),
-        ]
-
-    async def _bomb(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        headers = PROTOBUF | {"Content-Encoding": "zstd"}
-        return [await http.post("/api/v1/forward_backward", content=self._packed, headers=headers)]
-
-    async def _not_finite(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        headers = {"Content-Type": "application/json"}
-        return [
-            await http.post(
-                path, content=json.dumps(body).replace('"N"', word).encode(), headers=headers
-            )
-            for word in ("NaN", "Infinity", "1e999")
-            for path, body in (
-                ("/v1/jobs", {"file": {"steps": "N"}}),
-                ("/v1/completions", {"model": "m", "prompt": "x", "temperature": "N"}),
-                ("/v1/tenants", {"name": "x", "weight": "N"}),
-            )
-        ]
-
-    async def _long_head(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        return [await http.get("/v1/jobs", headers={"X-Long": "a" * 50_000})]
-
-    async def _large_body(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        headers = {"Content-Type": "application/json"}
-        return [await http.post("/v1/jobs", content=b" " * (17 * 2**20), headers=headers)]
-
-    async def _traversal(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        return [
-            await http.get(f"/v1/jobs/{name}")
-            for name in ("..%2f..%2flock", "%00", "%2e%2e", "a" * 5000)
-        ] + [
-            await http.get("/v1/checkpoints/archive", params={"path": path})
-            for path in ("tinker://../../weights/x", "/etc/passwd", "tinker://a/weights/../../../x")
-        ]
-
-    async def _flood(self, http: httpx.AsyncClient) -> list[httpx.Response]:
-        answers = await asyncio.gather(*(http.get("/v1/nothing") for _ in range(200)))
-        assert all(a.status_code in (404, 429) for a in answers)
-        for answer in answers:
-            if answer.status_code == 429:
-                assert int(answer.headers["retry-after"]) >= 1
-        return list(answers)
+async def done(process: asyncio.subprocess.Process) -> tuple[Counter[int], list[str]]:
+    """Let it begin; what it was answered, and what of that was wrong."""
+    out, _ = await process.communicate(b"go\n")
+    told = json.loads(out.splitlines()[-1])
+    return Counter({int(k): n for k, n in told["statuses"].items()}), told["wrong"]
 
 
 @pytest.mark.slow
@@ -216,26 +124,25 @@ async def test_two_good_tenants_do_not_notice_a_bad_one(tmp_path: Path, byte_mod
             before = (await two.get(f"/v1/jobs/{job_id}")).json()["step"]
             session_id = models[0].session.session_id
             foreign = {"model": models[0].model_id, "session": session_id, "job": job_id}
-            bad = [Bad(server, mallory, foreign, seed) for seed in (1, 2)]
-            end = time.monotonic() + BAD_S
+            told = {"url": server.url, "key": mallory, "foreign": foreign, "seconds": BAD_S}
+            async with bad_neighbour(**told, seeds=[1, 2]) as bad:
+                end = time.monotonic() + BAD_S
 
-            async def work(model: Model) -> int:
-                n = 0
-                while time.monotonic() < end:
-                    await trained(model)
-                    n += 1
-                return n
+                async def work(model: Model) -> int:
+                    n = 0
+                    while time.monotonic() < end:
+                        await trained(model)
+                        n += 1
+                    return n
 
-            async with asyncio.timeout(SOON_S):
-                n_steps, *_ = await asyncio.gather(
-                    asyncio.gather(*(work(model) for model in models)),
-                    *(each.go_on(end) for each in bad),
-                )
+                async with asyncio.timeout(SOON_S):
+                    *n_steps, (seen, wrong) = await asyncio.gather(
+                        *(work(model) for model in models), done(bad)
+                    )
             slowest_s = max(took_s)
             after = (await two.get(f"/v1/jobs/{job_id}")).json()
             for model in models:
                 await trained(model)
-    wrong, seen = bad[0].wrong + bad[1].wrong, bad[0].statuses + bad[1].statuses
     assert not wrong, "\n".join(wrong[:20])
     assert {400, 401, 404, 413, 422, 429, 431} <= set(seen), seen
     assert after["status"] == "running"

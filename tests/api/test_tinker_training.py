@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
-from tinker_support import PROTOBUF, Door, gradient, logprobs, ok
+from tinker_support import PROTOBUF, Door, gradient, logprobs, ok, put
 
-from plait.service.tinker_api import training
+from plait.service import typed
 
 
 async def test_a_model_is_trained(door: Door) -> None:
@@ -62,6 +63,27 @@ async def test_what_is_wrong_with_a_request_fails_it_and_uses_up_its_number(
     assert failed["category"] == "user"
     assert why in failed["error"]
     assert (await model.step())["metrics"], "the next number is not held up"
+
+
+async def test_numbers_that_run_away_are_the_users_and_it_is_told_what_to_do(door: Door) -> None:
+    model = await (await door.session()).model()
+    message = gradient(model.model_id, model.number(), loss="importance_sampling")
+    (datum,) = message.data
+    del datum.loss_fn_inputs["weights"]
+    put(datum, "logprobs", np.full(8, -1e4, "<f4"))  # a ratio that no number holds
+    put(datum, "advantages", np.ones(8, "<f4"))
+    sent = model.session.http.post(
+        "/api/v1/forward_backward", content=message.SerializeToString(), headers=PROTOBUF
+    )
+    failed = await model.session.result(await ok(sent))
+    assert failed["category"] == "user"
+    assert "is not finite: check advantages and log-probs" in failed["error"]
+    assert logprobs(await model.gradient())
+    failed = await model.carry_out("optim_step", adam_params={"learning_rate": 1e308})
+    assert failed["category"] == "user"
+    assert "learning rate 1e+308" in failed["error"]
+    assert "lower it" in failed["error"]
+    assert (await model.step())["metrics"]
 
 
 async def test_an_unknown_loss_does_not_hold_up_the_line(door: Door) -> None:
@@ -128,7 +150,7 @@ async def test_a_load_that_is_refused_uses_up_its_number(door: Door) -> None:
 
 async def test_a_large_batch_is_read_off_the_event_loop(door: Door) -> None:
     model = await (await door.session()).model()
-    assert len(gradient(model.model_id, 1, n=600).SerializeToString()) > training.THREAD_BYTES
+    assert len(gradient(model.model_id, 1, n=600).SerializeToString()) > typed.THREAD_BYTES
     assert len(logprobs(await model.gradient(n=600))) == 4800
 
 

@@ -30,7 +30,8 @@ async def test_why_a_model_is_not_made(tmp_path: Path, byte_model: Path) -> None
 
         async def waits() -> bool:
             why = (await alice.get(f"/v1/runs/{second}/why")).json()
-            return "1 of 1 runs" in why["reason"] and why["waiting_for"] == "place"
+            told = "1 of 1 runs" in why["reason"] and "position 1" in why["reason"]
+            return told and why["waiting_for"] == "place"
 
         await until(waits)
         assert (await bob.get(f"/v1/runs/{second}/why")).status_code == 404

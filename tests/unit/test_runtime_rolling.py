@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.core.errors import EngineError
+from plait.core.errors import EngineError, PlaitError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, SamplingParams
 from plait.engines.protocol import ForwardStep
@@ -47,9 +47,9 @@ def ask(run_id: str, n: int = 1) -> list[Sample]:
     ]
 
 
-def drain(rolling: Rolling) -> tuple[dict[OpId, SampleResult], dict[OpId, str], list[bool]]:
+def drain(rolling: Rolling) -> tuple[dict[OpId, SampleResult], dict[OpId, PlaitError], list[bool]]:
     finished: dict[OpId, SampleResult] = {}
-    failed: dict[OpId, str] = {}
+    failed: dict[OpId, PlaitError] = {}
     last = []
     while rolling.has_work():
         step, ends_run = rolling.step()
@@ -71,7 +71,8 @@ def test_the_culprits_samples_fail_and_the_neighbours_are_as_alone(
     for op in ask("big", 2):
         rolling.add(op)
     finished, failed, _ = drain(rolling)
-    assert failed == {OpId("big/0"): "out of memory", OpId("big/1"): "out of memory"}
+    assert set(failed) == {OpId("big/0"), OpId("big/1")}
+    assert all(type(e) is EngineError and str(e) == "out of memory" for e in failed.values())
     assert finished == drain(alone)[0]
 
 

@@ -15,6 +15,7 @@ from plait.service.bodies import (
     MAX_DEPTH,
     MAX_PROMPT,
     TOKEN_BYTES,
+    TooManyParts,
     check_json,
     max_bytes,
     unpack,
@@ -106,10 +107,8 @@ def test_what_can_be_held_is_taken(value: object) -> None:
         check_json(json.dumps(value, ensure_ascii=ascii_only).encode())
 
 
-@given(st.text(alphabet='[]{}"\\ax', max_size=60), st.integers(1, 7))
-def test_depth_is_that_of_brackets_outside_strings_wherever_a_body_is_cut(
-    text: str, block: int
-) -> None:
+@given(st.text(alphabet='[]{},"\\ax', max_size=60), st.integers(1, 7))
+def test_what_is_outside_strings_is_counted_wherever_a_body_is_cut(text: str, block: int) -> None:
     body = (text + '"' * (text.count('"') % 2)).encode()
     strings = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
     lexed = strings.sub(b"", body)
@@ -121,7 +120,37 @@ def test_depth_is_that_of_brackets_outside_strings_wherever_a_body_is_cut(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "_BLOCK", block)
         patch.setattr(bodies, "MAX_DEPTH", -1)  # so that few brackets are counted too
-        assert bodies._depth(body) == deepest
+        found = bodies._shape(body)
+    assert found.depth == deepest
+    assert found.n_parts == len(strings.findall(body)) + sum(byte in b"[{" for byte in lexed)
+    assert found.n_commas == lexed.count(b",")
+
+
+N = bodies.MAX_PARTS
+MANY = {
+    "lists": b"[" + b"[]," * N + b"0]",
+    "objects": b"[" + b"{}," * N + b"0]",
+    "keys": b"{" + b",".join(b'"%d":1' % i for i in range(N + 1)) + b"}",
+    "texts": b"[" + b'"",' * N + b'""]',
+}
+
+
+@pytest.mark.parametrize("body", MANY.values(), ids=MANY)
+@pytest.mark.parametrize("numbers", [True, False])
+def test_a_body_of_too_many_parts_is_not_parsed(body: bytes, numbers: bool) -> None:
+    with pytest.raises(TooManyParts):
+        check_json(body, numbers=numbers)
+
+
+def test_only_prompts_and_gradients_are_made_of_numbers() -> None:
+    body = b'{"file": [' + b"1," * N + b"1]}"
+    check_json(body, numbers=True)
+    with pytest.raises(TooManyParts):
+        check_json(body)
+
+
+def test_a_long_text_is_one_part_whatever_it_says() -> None:
+    check_json(json.dumps({"file": '[{"a": 1}, "b"],' * N}).encode())
 
 
 def test_a_suspect_is_found_wherever_a_body_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from plait.core.errors import Limited
 from plait.core.ids import TenantId
 from plait.service.limits import Bucket, Limits, TenantLimits
+from plait.service.places import LEFT_S
 
 ANN, BEN = TenantId("ann"), TenantId("ben")
 
@@ -113,11 +114,33 @@ def test_a_budget_of_device_seconds_holds_until_it_is_raised() -> None:
     assert made.used(ANN)["device_s"] == 10.0
 
 
+def test_places_go_to_who_waits_longest_and_each_is_told_its_position() -> None:
+    clock = Clock()
+    made = limits(clock, runs=1)
+    assert made.take_run(ANN, "a") is None
+
+    def positions(*whos: str) -> list[str]:
+        holds = [made.take_run(ANN, who) for who in whos]
+        return ["in" if hold is None else hold.reason.rpartition("; ")[2] for hold in holds]
+
+    assert positions(*"bcd") == ["position 1", "position 2", "position 3"]
+    assert made.take_run(ANN, "b").reason.startswith("1 of 1 runs are alive: one of them must end")
+    made.give_run(ANN)
+    assert positions(*"dcb") == ["position 3", "position 2", "in"]
+    clock.t += 2 * LEFT_S  # and of those, only one asks again
+    made.give_run(ANN)
+    assert positions("d") == ["in"]
+    made.put(ANN, TenantLimits(runs=3))
+    assert positions(*"ef") == ["in", "in"], "what is taken stays so under new limits"
+    assert positions("g") == ["position 1"]
+    assert made.take_run(BEN, "z") is None, "another tenant's are its own"
+
+
 def test_runs_and_storage() -> None:
     made = limits(Clock(), runs=2, storage_bytes=10)
-    assert [made.take_run(ANN) is None for _ in range(3)] == [True, True, False]
+    assert [made.take_run(ANN, who) is None for who in "abc"] == [True, True, False]
     made.give_run(ANN)
-    assert made.take_run(ANN) is None
+    assert made.take_run(ANN, "c") is None
     made.check_storage(ANN, 4, 6)
     with pytest.raises(Limited):
         made.check_storage(ANN, 5, 6)

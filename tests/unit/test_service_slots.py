@@ -7,7 +7,8 @@ import pytest
 from plait.core.errors import ModelError
 from plait.core.ids import RunId
 from plait.policies.routing import Policy
-from plait.service.slots import MIN_SERVED, Slots
+from plait.policies.slots import MIN_SERVED
+from plait.service.slots import Slots
 
 A, B, C, D = ((RunId(name), 1) for name in "abcd")
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from plait.cluster.pulse import Pulse
 from plait.runtime.messages import WorkerConfig
 
 STOP_S = 5.0
@@ -28,10 +29,12 @@ class WorkerProcess:
         """Start the process; it answers ``Ready`` once its engines are built."""
         self.config = config
         ours, theirs = socket.socketpair()
-        with ours, theirs, log.open("ab") as out:
+        watched, beating = socket.socketpair()
+        with ours, theirs, watched, beating, log.open("ab") as out:
+            fds = (theirs.fileno(), beating.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "plait.runtime.worker", str(theirs.fileno()), str(shares)],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-m", "plait.runtime.worker", *map(str, fds), str(shares)],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -39,6 +42,7 @@ class WorkerProcess:
                 env={**os.environ, **worker_env(config.cores), **(env or {})},
             )
             self.conn = Connection(ours.detach())
+            self._pulse = Pulse(watched.detach())
         self.conn.send(config)
 
     @property
@@ -55,6 +59,13 @@ class WorkerProcess:
         self._process.wait()
         self._close()
 
+    def kill_if_silent(self) -> bool:
+        """Look for a sign of life; end it if there have been none for too long (``Pulse``). Waits
+        for nothing: one that hangs in the kernel takes its time to die."""
+        if silent := self._pulse.is_silent():
+            self._process.kill()
+        return silent
+
     def join(self) -> None:
         """Wait for it to end after ``Stop``; kill it if it does not."""
         try:
@@ -67,6 +78,7 @@ class WorkerProcess:
     def _close(self) -> None:
         with contextlib.suppress(OSError):
             self.conn.close()
+        self._pulse.close()
 
 
 def worker_env(cores: int) -> dict[str, str]:

@@ -58,10 +58,17 @@ class RewardError(PlaitError):
 
 
 class EngineError(PlaitError):
-    """An engine could not carry out a valid operation (non-finite loss, out of memory)."""
+    """An engine could not carry out a valid operation (out of memory)."""
 
     code = "engine"
     http_status = 500
+
+
+class NotFinite(EngineError):
+    """What a run's own numbers lead to (its learning rate, its advantages) is not finite."""
+
+    code = "not_finite"
+    http_status = 422
 
 
 class WorkerLost(PlaitError):

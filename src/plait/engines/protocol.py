@@ -59,8 +59,8 @@ class ForwardStep:
     tokens_by_run: dict[RunId, int]
     kv_blocks_by_run: dict[RunId, int]
     finished: tuple[tuple[OpId, SampleResult], ...]
-    failed: tuple[tuple[OpId, str], ...] = ()
-    """Operations that ended in an error of their own (non-finite logits), with the reason."""
+    failed: tuple[tuple[OpId, PlaitError], ...] = ()
+    """Operations that ended in an error of their own (NotFinite: the logits), with it."""
     short_of_blocks: frozenset[RunId] = frozenset()
     """Runs whose samples queued or gave way in this step for want of cache blocks."""
     kv_blocks_idle: int = 0
@@ -163,7 +163,7 @@ class TrainEngine(Protocol):
         """
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
-        """AdamW on the accumulated gradient, then clear it. EngineError (and no change) if the
+        """AdamW on the accumulated gradient, then clear it. NotFinite (and no change) if the
         gradient or the new weights are not finite."""
 
     def save(self, run_id: RunId, path: str, *, optimizer: bool) -> None:

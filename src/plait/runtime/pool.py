@@ -1,8 +1,9 @@
 """Pool: the worker processes of one base model, kept alive.
 
 Workers that roll out and workers that train (``disaggregated``), or one that does both
-(``collocated``). A worker that dies is replaced and its work put back; when replacements die
-or cannot start, without getting anything done, the pool gives up and says why.
+(``collocated``). A worker that dies, or gives no sign of life (``cluster.pulse``), is replaced and
+its work put back; when replacements die or cannot start, without getting anything done, the pool
+gives up and says why.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from plait.cluster import pulse
 from plait.core.errors import ConfigError, PlaitError, WorkerLost
 from plait.core.ids import WorkerId
 from plait.runtime import messages as m
@@ -84,6 +86,7 @@ class Pool:
         self.workers: dict[WorkerId, WorkerHandle] = {}
         self._deaths = 0
         self._restarts: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
@@ -105,6 +108,7 @@ class Pool:
             raise
         for handle in self.workers.values():
             self._on_attached(handle)
+        self._watch = asyncio.get_running_loop().create_task(self._watching())
         return ready[0]
 
     def answered(self) -> None:
@@ -114,10 +118,10 @@ class Pool:
     async def stop(self) -> None:
         """End every worker."""
         self._stopping = True
-        restarts = tuple(self._restarts)
-        for task in restarts:
+        tasks = (*self._restarts, *([] if self._watch is None else [self._watch]))
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*restarts, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(w.stop() for w in self.workers.values()))
         self._shares.unlink(missing_ok=True)
 
@@ -137,6 +141,12 @@ class Pool:
                 f"worker {config.worker_id} cannot be started ({error}): "
                 "free some memory and disk space, then resume"
             ) from error
+
+    async def _watching(self) -> None:
+        while True:
+            await asyncio.sleep(pulse.SILENT_S / pulse.LOOKS)
+            for handle in self.workers.values():
+                handle.look()
 
     def _lost(self, handle: WorkerHandle) -> None:
         if self._stopping:

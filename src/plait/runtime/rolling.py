@@ -103,7 +103,7 @@ class Rolling:
             except PlaitError as alone:
                 mine = [op_id for op_id, r in self._run_of.items() if r == run_id]
                 self.engine.abort(mine)
-                failed += [(op_id, str(alone)) for op_id in mine]
+                failed += [(op_id, alone) for op_id in mine]
             self.engine.set_paused(run_id, True)
         for run_id in runs:
             self.engine.set_paused(run_id, False)
@@ -118,7 +118,7 @@ def _since(sample: Sampled, n: int) -> Sampled:
     )
 
 
-def _together(steps: list[ForwardStep], failed: tuple[tuple[OpId, str], ...]) -> ForwardStep:
+def _together(steps: list[ForwardStep], failed: tuple[tuple[OpId, PlaitError], ...]) -> ForwardStep:
     """Steps of one run each, accounted as one."""
     if not steps:
         return ForwardStep(

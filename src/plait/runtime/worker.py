@@ -17,6 +17,7 @@ from collections.abc import Generator
 from multiprocessing.connection import Connection
 
 from plait.cluster.orphans import end_with_parent
+from plait.cluster.pulse import beat
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
 from plait.core.operations import Done, ForwardBackward, Result
@@ -158,8 +159,8 @@ class Worker:
             self._settle_accounts()
         for op_id, result in step.finished:
             self._conn.send(m.Finished(op_id=op_id, result=result))
-        for op_id, reason in step.failed:
-            self._conn.send(m.Failed(op_id=op_id, code=EngineError.code, message=reason))
+        for op_id, error in step.failed:
+            self.fail(op_id, error)
 
     def _train_slice(self) -> None:
         """One micro-batch of what is at the head of the queue; answers when it is done."""
@@ -285,14 +286,15 @@ class _Attributed:
 
 
 def main() -> None:
-    """Entry point of ``python -m plait.runtime.worker FD SHARES``; the first message is the
-    configuration."""
+    """Entry point of ``python -m plait.runtime.worker FD PULSE_FD SHARES``; the first message is
+    the configuration."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conn = Connection(int(sys.argv[1]))
+    beat(int(sys.argv[2]))
     try:
         config: m.WorkerConfig = conn.recv()
-        shares = Shares(sys.argv[2], slot=config.slot, cores=config.cores, elastic=config.elastic)
+        shares = Shares(sys.argv[3], slot=config.slot, cores=config.cores, elastic=config.elastic)
         team = Team(shares)
         try:
             Worker(conn, config, team).run()

@@ -3,13 +3,15 @@
 Decided here: how large a body may be, packed and unpacked (a bomb is stopped while it unfolds),
 and what JSON is taken: UTF-8, numbers that a double or 64 bits hold (no NaN, no Infinity, no
 ``1e999``), text that can be written (no lone surrogates, no zero characters), no bottomless
-nesting. What a handler reads of a JSON body is always something that the store and an answer can
-hold.
+nesting, and only so many parts: a parser and a validator keep the whole process to themselves, a
+second for each megabyte that consists of the smallest parts there are. What a handler reads of a
+JSON body is always something that the store and an answer can hold.
 """
 
 import json
 import math
 import re
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,6 +38,11 @@ PIECE = 1024
 """Packed bytes that are unpacked at a time: zstd makes at most 32 MiB of them."""
 MAX_DEPTH = 64
 """Of JSON; ours is below ten."""
+MAX_PARTS = 100_000
+"""Strings, lists and objects of one body. A client's largest, 1,024 data in JSON, have half as
+many; telemetry, a chat or a job file has hundreds."""
+MAX_VALUES = 100_000
+"""Values, as their commas count them, where none is a prompt's or a gradient's number."""
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 _SUSPECT = re.compile(rb"NaN|Infinity|\\u(?:[dD][89a-fA-F]|0000)|[eE]\+?\d{3}|\d{19}")
@@ -44,10 +51,15 @@ _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _STEPS = np.zeros(256, np.int8)
 """What a byte adds to the depth."""
 _STEPS[[ord("["), ord("{")]], _STEPS[[ord("]"), ord("}")]] = 1, -1
+_COMMA = ord(",")
 _SUSPECT_BYTES = 32
 """No match of it is longer."""
 _BLOCK = 2**16
 """Bytes that are looked at in one go: other threads have their turns in between."""
+
+
+class TooManyParts(RequestError):
+    """A body that nobody is to parse."""
 
 
 def max_bytes(path: str, *, context: int) -> int:
@@ -84,16 +96,20 @@ def unpack(packed: bytes, encoding: str, most: int) -> bytes:
     return b"".join(out)
 
 
-def check_json(body: bytes) -> None:
-    """RequestError if the body is JSON that nothing behind the doors can hold.
+def check_json(body: bytes, *, numbers: bool = False) -> None:
+    """RequestError if the body is JSON that nothing behind the doors can hold; TooManyParts if it
+    is not to be parsed at all.
 
-    What is no JSON at all is for whoever parses it.
+    ``numbers``: it may be made of them. What is no JSON at all is for whoever parses it.
     """
     try:
         body.decode()
     except UnicodeDecodeError as error:
         raise RequestError(f"the body is not UTF-8 (byte {error.start})") from None
-    if not _is_suspect(body) and _depth(body) <= MAX_DEPTH:
+    shape = _shape(body)
+    if shape.n_parts > MAX_PARTS or (shape.n_commas >= MAX_VALUES and not numbers):
+        raise TooManyParts(f"the JSON has more than {MAX_PARTS} parts: send less at once")
+    if not _is_suspect(body) and shape.depth <= MAX_DEPTH:
         return
     try:
         value = json.loads(body, parse_constant=_constant, parse_float=_float, parse_int=_int)
@@ -111,11 +127,20 @@ def _is_suspect(body: bytes) -> bool:
     )
 
 
-def _depth(body: bytes) -> int:
-    """Of brackets outside strings."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return 0
-    deepest = depth = n_quotes = n_back = 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """What there is outside strings, and these. Nothing, where it is clear that no bound is met."""
+
+    depth: int = 0
+    n_parts: int = 0
+    n_commas: int = 0
+
+
+def _shape(body: bytes) -> _Shape:
+    few = body.count(b"[") + body.count(b"{") <= MAX_DEPTH
+    if few and body.count(b'"') <= 2 * MAX_PARTS and body.count(b",") < MAX_VALUES:
+        return _Shape()
+    deepest = depth = n_quotes = n_back = n_opened = n_commas = 0
     for start in range(0, len(body), _BLOCK):
         text = np.frombuffer(body[start : start + _BLOCK], np.uint8)
         plain = np.append(-1 - n_back, np.flatnonzero(text != _BACKSLASH))
@@ -129,8 +154,11 @@ def _depth(body: bytes) -> int:
         depths = depth + np.cumsum(steps[brackets[outside]], dtype=np.int64)
         if depths.size:
             deepest, depth = max(deepest, int(depths.max())), int(depths[-1])
+        n_opened += int((steps[brackets[outside]] > 0).sum())
+        commas = np.flatnonzero(text == _COMMA)
+        n_commas += int(((n_quotes + np.searchsorted(quotes, commas)) % 2 == 0).sum())
         n_quotes += quotes.size
-    return deepest
+    return _Shape(depth=deepest, n_parts=n_opened + n_quotes // 2, n_commas=n_commas)
 
 
 def _constant(word: str) -> NoReturn:

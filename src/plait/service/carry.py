@@ -81,7 +81,10 @@ class Carrier:
 
     async def _admitted(self) -> None:
         """One more of the tenant's runs is alive. Down while it has too many."""
-        if not self._counted and (hold := self._limits.take_run(self._owner.tenant_id)) is not None:
+        if self._counted:
+            return
+        owner = self._owner
+        if (hold := self._limits.take_run(owner.tenant_id, owner.model_id)) is not None:
             raise Down(hold.reason)
         self._counted = True
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plait.core.errors import Limited
 from plait.core.ids import TenantId
+from plait.service.places import Places
 
 BURST_S = 5.0
 """Requests of so many seconds may come at once: a client's step does."""
@@ -96,7 +97,7 @@ class _Account:
     tokens: Bucket | None
     n_open: int = 0
     body_bytes: int = 0
-    n_runs: int = 0
+    places: Places = field(default_factory=Places)
     device_s: float = 0.0
 
 
@@ -119,7 +120,7 @@ class Limits:
             tokens=None if tokens is None else Bucket(tokens / MINUTE_S, tokens, now),
             n_open=old.n_open if old else 0,
             body_bytes=old.body_bytes if old else 0,
-            n_runs=old.n_runs if old else 0,
+            places=old.places if old else Places(),
             device_s=old.device_s if old else device_s,
         )
 
@@ -196,25 +197,26 @@ class Limits:
         if account.tokens is not None:
             account.tokens.spend(tokens, self.now())
 
-    def take_run(self, tenant_id: TenantId) -> Hold | None:
-        """Count one more run (a model, a job) as alive; or why it must wait."""
+    def take_run(self, tenant_id: TenantId, who: str) -> Hold | None:
+        """Count one more run (a model, a job) as alive; or why ``who`` must wait, and asks again
+        soon."""
         account = self._accounts.get(tenant_id)
         if account is None:
             return None
-        most = account.limits.runs
-        if most is not None and account.n_runs >= most:
+        places, most = account.places, account.limits.runs
+        if position := places.take(who, most, self.now()):
             return Hold(
-                reason=f"{account.n_runs} of {most} runs are alive: one of them must end first",
+                reason=f"{places.n_taken} of {most} runs are alive: one of them must end first; "
+                f"position {position}",
                 retry_after_s=BUSY_RETRY_S,
             )
-        account.n_runs += 1
         return None
 
     def give_run(self, tenant_id: TenantId) -> None:
         """A run that was counted has ended, or was let go."""
         account = self._accounts.get(tenant_id)
-        if account is not None and account.n_runs:
-            account.n_runs -= 1
+        if account is not None:
+            account.places.give()
 
     def check_storage(self, tenant_id: TenantId, stored: int, more: int) -> None:
         """Limited if a tenant whose checkpoints take ``stored`` bytes may not store ``more``."""
@@ -232,7 +234,7 @@ class Limits:
         account = self._accounts[tenant_id]
         return {
             "open_requests": account.n_open,
-            "runs": account.n_runs,
+            "runs": account.places.n_taken,
             "body_bytes": account.body_bytes,
             "device_s": account.device_s,
         }

@@ -14,8 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from plait.core.errors import HeadTooLarge, PlaitError, RequestError, SlowBody
 from plait.service import auth
 from plait.service.access import Access
-from plait.service.bodies import check_json, max_bytes, too_large, unpack
+from plait.service.bodies import PROMPTS, check_json, max_bytes, too_large, unpack
 from plait.service.errors import told
+from plait.service.heavy import Heavy
 
 MAX_HEAD = 32 * 1024
 """Bytes of a request's line and headers; those of the SDK have about 1 KiB."""
@@ -23,6 +24,8 @@ PART_S = 30.0
 """Longest wait for the next part of a body."""
 THREAD_BYTES = 2**18
 """Bodies above, and all that are packed, are unpacked and checked off the event loop."""
+AT_ONCE = 2
+"""So many of them: whoever sends a hundred takes no more threads from the others."""
 PUBLIC = frozenset({"/healthz", "/api/v1/healthz", "/openapi.json"})
 """Paths that need no key and take no body."""
 SIGNED = "/api/v1/files/"
@@ -49,6 +52,7 @@ class Edge:
     def __init__(self, app: ASGIApp, access: Access, *, context: Callable[[], int]) -> None:
         """``context``: tokens of the longest prompt that is served."""
         self._app, self._access, self._context = app, access, context
+        self._heavy = Heavy(AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's scope."""
@@ -72,7 +76,7 @@ class Edge:
             limits = self._access.limits
             with limits.request(who.tenant_id), limits.body(who.tenant_id) as more:
                 most = max_bytes(scope["path"], context=self._context())
-                body = await _body(scope, receive, more, most)
+                body = await self._body(scope, receive, more, most)
                 await self._app(scope, _replayed(body, receive), watched)
         except PlaitError as error:
             if answering:
@@ -80,6 +84,32 @@ class Edge:
             response = told(error)
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
+
+    async def _body(
+        self, scope: Scope, receive: Receive, more: Callable[[int], None], most: int
+    ) -> bytes:
+        """The whole body, unpacked and checked. What is packed counts while it is held."""
+        packed = await _received(scope, receive, more, most)
+        headers = dict(scope["headers"])
+        encoding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
+        kind = headers.get(b"content-type", b"").lower()
+        if not packed and scope["method"] in _BODILESS:
+            return packed
+        checked = scope["path"] not in NUMBERED and (not kind or b"json" in kind)
+        numbers = scope["path"] in PROMPTS
+        if encoding or len(packed) > THREAD_BYTES:
+            async with self._heavy.turn(scope[auth.STATE].tenant_id):
+                body = await asyncio.to_thread(_read, packed, encoding, checked, numbers, most)
+        else:
+            body = _read(packed, encoding, checked, numbers, most)
+        if body is not packed:
+            more(len(body))
+            drop = (b"content-encoding", b"content-length")
+            scope["headers"] = [
+                *((name, value) for name, value in scope["headers"] if name not in drop),
+                (b"content-length", str(len(body)).encode()),
+            ]
+        return body
 
 
 def _is_public(scope: Scope) -> bool:
@@ -98,8 +128,10 @@ def _check_head(scope: Scope) -> None:
         raise RequestError("the path has a zero character")
 
 
-async def _body(scope: Scope, receive: Receive, more: Callable[[int], None], most: int) -> bytes:
-    """The whole body, unpacked and checked. What is packed counts while it is held."""
+async def _received(
+    scope: Scope, receive: Receive, more: Callable[[int], None], most: int
+) -> bytes:
+    """The whole body as it was sent."""
     headers = dict(scope["headers"])
     declared = headers.get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > most:
@@ -122,30 +154,13 @@ async def _body(scope: Scope, receive: Receive, more: Callable[[int], None], mos
             parts.append(part)
         if not message.get("more_body", False):
             break
-    packed = b"".join(parts)
-    encoding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
-    kind = headers.get(b"content-type", b"").lower()
-    if not packed and scope["method"] in _BODILESS:
-        return packed
-    checked = scope["path"] not in NUMBERED and (not kind or b"json" in kind)
-    if encoding or len(packed) > THREAD_BYTES:
-        body = await asyncio.to_thread(_read, packed, encoding, checked, most)
-    else:
-        body = _read(packed, encoding, checked, most)
-    if body is not packed:
-        more(len(body))
-        drop = (b"content-encoding", b"content-length")
-        scope["headers"] = [
-            *((name, value) for name, value in scope["headers"] if name not in drop),
-            (b"content-length", str(len(body)).encode()),
-        ]
-    return body
+    return b"".join(parts)
 
 
-def _read(packed: bytes, encoding: str, checked: bool, most: int) -> bytes:
+def _read(packed: bytes, encoding: str, checked: bool, numbers: bool, most: int) -> bytes:
     body = unpack(packed, encoding, most)
     if body and checked:
-        check_json(body)
+        check_json(body, numbers=numbers)
     return body
 
 

@@ -1,9 +1,7 @@
-"""Slots: which adapters of outside samplers are loaded on the rollout workers.
+"""Slots: adapters of outside samplers on the rollout workers: loads, drops, and who waits for one.
 
-More policies are sampled than may be loaded at once: the one that has not been used for longest
-gives way. Where all are in use, the least recently used is *closed*: what it draws comes to its
-end, and who wants it again waits behind those that wait already. An adapter is not closed before
-it has begun ``MIN_SERVED`` samples, so that a load is worth its price.
+Which stays, gives way or is closed, ``policies.slots`` decides. Who wants one that is closed waits
+behind those that wait already.
 
 Invariants: never more than ``n`` loaded, and ``kept`` of them idle; none is dropped while it draws;
 waits are first come, first served, so each ends; a load that fails costs its slot nothing.
@@ -15,15 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from plait.policies.routing import Policy
-
-MIN_SERVED = 16
-"""Samples per load, where somebody wants as many: a load takes a worker the time of a few forward
-steps."""
-
-KEPT_IDLE = 8
-"""Loaded adapters that nobody draws with: a script samples a new version in each step and says of
-none that it was the last, and what is loaded costs memory on every worker (20 MB at rank 32) and a
-load on every worker that is replaced."""
+from plait.policies.slots import KEPT_IDLE, SlotView, closing, room, surplus
 
 Load = Callable[[Policy, str], Awaitable[None]]
 Drop = Callable[[Policy], None]
@@ -99,20 +89,22 @@ class Slots:
         failed = slot.loaded.done() and (slot.loaded.cancelled() or slot.loaded.exception())
         if not slot.n_used and (slot.closed or failed) and self._slots.get(policy) is slot:
             self._remove(policy)
-        idle = [p for p, s in self._slots.items() if not s.n_used]
-        for least_recent in idle[: -self._kept or None]:
-            self._remove(least_recent)
+        for idle in surplus(self._views(), self._kept):
+            self._remove(idle)
         self._serve_waiters()
 
     def _has_room(self) -> bool:
         """Room for one more, made if need be."""
-        if len(self._slots) < self._n:
-            return True
-        idle = next((p for p, s in self._slots.items() if not s.n_used), None)
-        if idle is None:
-            return False
-        self._remove(idle)
-        return True
+        verdict = room(self._views(), self._n)
+        if verdict.gives_way is not None:
+            self._remove(verdict.gives_way)
+        return verdict.there
+
+    def _views(self) -> list[SlotView]:
+        return [
+            SlotView(policy=p, n_used=s.n_used, n_served=s.n_served, closed=s.closed)
+            for p, s in self._slots.items()
+        ]
 
     def _remove(self, policy: Policy) -> None:
         slot = self._slots.pop(policy)
@@ -159,15 +151,9 @@ class Slots:
 
     def _close_for_waiters(self) -> None:
         """Close as many as there are policies that wait for room."""
-        wanted = len({w.policy for w in self._waiters}) - sum(
-            s.closed for s in self._slots.values()
-        )
-        for slot in list(self._slots.values()):
-            if wanted <= 0:
-                return
-            if not slot.closed and slot.n_served >= MIN_SERVED:
-                slot.closed = True
-                wanted -= 1
+        if wanted := len({w.policy for w in self._waiters}):
+            for policy in closing(self._views(), wanted):
+                self._slots[policy].closed = True
 
 
 def _is_loaded(slot: _Slot) -> bool:

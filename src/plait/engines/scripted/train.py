@@ -12,7 +12,7 @@ from time import sleep as real_sleep
 
 import numpy as np
 
-from plait.core.errors import EngineError, PlaitError, RequestError
+from plait.core.errors import NotFinite, PlaitError, RequestError
 from plait.core.ids import RunId
 from plait.core.operations import (
     AdamParams,
@@ -120,14 +120,15 @@ class ScriptedTrain:
                 for target in checks.targets(datum, i):
                     row.append(float(logprobs_V[target]))
                     slopes.append(policy.grad_logprob(self.shape.vocab_size, target, logprobs_V))
-            for term, slope_K in zip(made := chosen.of(row, inputs), slopes, strict=True):
-                grad_K = grad_K + term.slope * slope_K
+            with np.errstate(all="ignore"):  # what is not finite is found below
+                for term, slope_K in zip(made := chosen.of(row, inputs), slopes, strict=True):
+                    grad_K = grad_K + term.slope * slope_K
             terms.extend(made)
             rows.append(tuple(row))
             yield self._spent(run_id, datum, forward_only=False)
         metrics = losses.metrics(terms)
         if not (np.isfinite(metrics["loss:sum"]) and np.isfinite(grad_K).all()):
-            raise EngineError(
+            raise NotFinite(
                 f"the loss of {run_id} is not finite: check advantages and log-probs; "
                 "its gradient is as it was before"
             )
@@ -159,13 +160,13 @@ class ScriptedTrain:
         return tuple(outcomes)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
-        """AdamW on the accumulated gradient, then clear it; EngineError changes nothing."""
+        """AdamW on the accumulated gradient, then clear it; NotFinite changes nothing."""
         run = self._run(run_id)
         with np.errstate(all="ignore"):  # what is not finite is found below
             adapter, moments, metrics = _adamw(run, adam)
         weights_finite = np.isfinite(adapter.a_K).all() and np.isfinite(adapter.b_K).all()
         if not (weights_finite and np.isfinite(moments.v_2K).all()):
-            raise EngineError(
+            raise NotFinite(
                 f"the new weights of {run_id} would not be finite (learning rate "
                 f"{adam.learning_rate}): nothing was changed; lower it"
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from plait.adapters.peft import read_adapter
-from plait.core.errors import EngineError, ModelError, RequestError
+from plait.core.errors import EngineError, ModelError, NotFinite, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import Sample, SampleResult, StopReason
 from plait.core.plan import Keep
@@ -322,7 +322,7 @@ class TorchRollout:
             tokens_by_run=dict(by_run),
             kv_blocks_by_run={k: v for k, v in self._blocks.by_run.items() if v},
             finished=tuple((r.op.op_id, r.result()) for r in over if not r.failure),
-            failed=tuple((r.op.op_id, r.failure) for r in over if r.failure),
+            failed=tuple((r.op.op_id, NotFinite(r.failure)) for r in over if r.failure),
             short_of_blocks=frozenset(plan.short_of_blocks),
             kv_blocks_idle=self._blocks.n_idle,
             n_evicted=self._blocks.n_evicted - n_evicted,

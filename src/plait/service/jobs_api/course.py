@@ -83,12 +83,12 @@ class Course:
 
     async def _place(self, led: Led) -> bool:
         """Wait for a place among the tenant's runs; False if it was cancelled before."""
-        tenant_id = led.row.tenant_id
+        limits, tenant_id = self._house.access.limits, led.row.tenant_id
         while led.doom is None:
             if led.paused:
                 led.waits = "paused by its owner"
                 await led.changed.wait()
-            elif (hold := self._house.access.limits.take_run(tenant_id)) is None:
+            elif (hold := limits.take_run(tenant_id, led.row.job_id)) is None:
                 led.placed, led.waits = True, "its launch is starting"
                 return True
             else:

@@ -100,9 +100,8 @@ class Desk:
         again, the same ones."""
         tenant = self._house.access.tenant(who.tenant_id)
         self._check_number(who)
-        text = job_text(file)
         name = self._draw(8) if key is None else digest(who.tenant_id, key)
-        directory = self._uploads.place(name, text, files)
+        text, directory = await asyncio.to_thread(self._told, name, file, files)
         models = [offer.name for offer in self._house.offers()]
         rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
         rows: list[JobRow] = []
@@ -117,6 +116,13 @@ class Desk:
         finally:
             await self._sweep(str(directory))
         return [self._now(row) for row in rows]
+
+    def _told(
+        self, name: str, file: str | Mapping[str, Any], files: Mapping[str, str]
+    ) -> tuple[str, Path]:
+        """A submission's job file as text, and where it is to lie."""
+        text = job_text(file)
+        return text, self._uploads.place(name, text, files)
 
     async def find(self, who: Who, wanted: str) -> JobRow:
         """A job of the caller's by its id, or by its name if one alone is called so."""

@@ -18,12 +18,14 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from plait.core.errors import NotFound, RequestError
 from plait.service import errors
 from plait.service.auth import Caller
+from plait.service.heavy import Heavy
 from plait.service.openai_api import asked as asking
 from plait.service.openai_api import replies, stream
 from plait.service.openai_api.asked import Asked
 from plait.service.openai_api.catalog import Catalog, Served
 from plait.service.openai_api.schema import UNSERVED, ChatRequest, CompletionRequest
 from plait.service.ports import House, Who
+from plait.service.typed import AT_ONCE, typed
 
 T = TypeVar("T")
 MAX_SEED = 2**31
@@ -34,24 +36,28 @@ PING_S = 15
 """A comment so often keeps proxies from closing a stream that waits for its turn."""
 
 
-class Route(APIRoute):
+def refusing(route: type[APIRoute]) -> type[APIRoute]:
     """Bodies that are refused answer 400, with the reason where the type alone does not say it."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+    class Route(route):  # type: ignore[misc, valid-type]
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
 
-        async def answer(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except RequestValidationError as error:
-                return _refusal(error)
+            async def answer(request: Request) -> Response:
+                try:
+                    return await handle(request)  # type: ignore[no-any-return]
+                except RequestValidationError as error:
+                    return _refusal(error)
 
-        return answer
+            return answer
+
+    return Route
 
 
 def router(house: House) -> APIRouter:
     """The door's routes."""
-    routes = APIRouter(prefix="/v1", tags=["openai"], route_class=Route)
+    route = refusing(typed(Heavy(AT_ONCE)))
+    routes = APIRouter(prefix="/v1", tags=["openai"], route_class=route)
     catalog = Catalog(house)
 
     async def find(who: Who, model: str) -> Served | JSONResponse:

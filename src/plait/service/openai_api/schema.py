@@ -82,7 +82,7 @@ class Message(_Strict):
     """One message of a conversation; content of text alone."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
     refusal: None = None
     tool_calls: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -101,7 +101,7 @@ class Message(_Strict):
 class ChatRequest(Sampling):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1, le=INT32)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=INT32)] | None = None
     logprobs: bool | None = None
@@ -126,11 +126,11 @@ class CompletionRequest(Sampling):
 
     prompt: (
         str
-        | Annotated[list[TokenId], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
         | Annotated[
-            list[Annotated[list[TokenId], Field(min_length=1)]],
-            Field(min_length=1, max_length=MAX_CHOICES),
+            list[Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]],
+            Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True),
         ]
     )
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
+from plait.service.heavy import Heavy
 from plait.service.ports import House
 from plait.service.tinker_api import clients, files, futures, runs, sampling, sessions, training
+from plait.service.typed import AT_ONCE, typed
 
 
 def router(
@@ -18,7 +20,10 @@ def router(
 ) -> APIRouter:
     """Every endpoint under ``/api/v1``. ``secret`` signs download URLs; else one of this life."""
     api = APIRouter(prefix="/api/v1", tags=["tinker"])
-    for module in (clients, sessions, training, sampling, futures, runs):
+    for module in (clients, training, runs):
         api.include_router(module.routes(house))
+    route = typed(Heavy(AT_ONCE))
+    for module in (sessions, sampling, futures):
+        api.include_router(module.routes(house, route))
     api.include_router(files.routes(house, secret or secrets.token_bytes(32), wall))
     return api

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 from plait.service.auth import Caller
 from plait.service.errors import responses
@@ -25,9 +26,9 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def routes(house: House) -> APIRouter:
-    """The endpoints, over a house."""
-    router = APIRouter()
+def routes(house: House, route: type[APIRoute]) -> APIRouter:
+    """The endpoints, over a house; ``route`` reads what may be large."""
+    router = APIRouter(route_class=route)
 
     @router.post(
         "/retrieve_future",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
 from plait.core.errors import NotFound, RequestError, RunEnded
 from plait.service.auth import Caller
@@ -11,9 +12,9 @@ from plait.service.ports import House, Who
 from plait.service.tinker_api import bodies, samples
 
 
-def routes(house: House) -> APIRouter:
-    """The endpoints, over a house."""
-    router = APIRouter()
+def routes(house: House, route: type[APIRoute]) -> APIRouter:
+    """The endpoints, over a house; ``route`` reads what may be large."""
+    router = APIRouter(route_class=route)
 
     @router.post("/create_sampling_session", responses=responses())
     async def create_sampling_session(body: bodies.OpenSampler, who: Caller) -> dict[str, str]:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
 from plait.core.errors import RequestError
 from plait.service.auth import Caller
@@ -18,9 +19,9 @@ MAX_SEARCHED = 10_000
 """Sessions, the newest first, that a search looks through."""
 
 
-def routes(house: House) -> APIRouter:
-    """The endpoints, over a house."""
-    router = APIRouter()
+def routes(house: House, route: type[APIRoute]) -> APIRouter:
+    """The endpoints, over a house; ``route`` reads what may be large."""
+    router = APIRouter(route_class=route)
 
     @router.post("/create_session", responses=responses())
     async def create_session(body: bodies.CreateSession, who: Caller) -> dict[str, Any]:

@@ -5,18 +5,25 @@ whose it is, uses up its number; else every later request of that model would wa
 be read is accepted, and if it is wrong it fails as a request.
 """
 
+import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from plait.core.errors import NotFound, RequestError, RunEnded
-from plait.service.bodies import check_json
+from plait.service.bodies import TooManyParts, check_json
 from plait.service.errors import responses
 from plait.service.ports import House, Who
 from plait.service.tinker_api import bodies
+from plait.service.tinker_api.bodies import B
+from plait.service.typed import THREAD_BYTES
 from plait.service.work import Kind
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Promise(BaseModel):
@@ -59,13 +66,32 @@ async def numbered(
 ) -> Promise:
     """Accept a JSON request under its model's number."""
     raw = await request.body()
-    try:
-        check_json(raw)
-        body = bodies.read(model, raw)
-    except RequestError as error:
-        await use_up(house, who, bodies.address(raw), str(error))
-        raise
+    body = await read_numbered(house, who, model, raw)
     return await submit(house, who, body.model_id, body.seq_id, kind, raw)
+
+
+async def read_numbered(house: House, who: Who, kind: type[B], raw: bytes) -> B:
+    """A body; if it is refused its number is used up, unless even that is not to be looked for."""
+    try:
+        return await read(kind, raw)
+    except TooManyParts:
+        raise
+    except RequestError as error:
+        await use_up(house, who, await soon(raw, bodies.address, raw), str(error))
+        raise
+
+
+async def read(kind: type[B], raw: bytes) -> B:
+    """A body."""
+    await soon(raw, check_json, raw)
+    return await soon(raw, bodies.read, kind, raw)
+
+
+async def soon(raw: bytes, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Work on a body: off the event loop, if it is large."""
+    if len(raw) <= THREAD_BYTES:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
 
 
 async def submit(

@@ -8,17 +8,25 @@ from fastapi import APIRouter, Request
 from plait.core.errors import NotFound, RequestError
 from plait.service import names
 from plait.service.auth import Caller
-from plait.service.bodies import check_json
+from plait.service.bodies import TooManyParts, check_json
 from plait.service.errors import responses
 from plait.service.heavy import Heavy
 from plait.service.ports import House, Who
 from plait.service.tinker_api import batches, bodies, parts
-from plait.service.tinker_api.submitting import Promise, body_of, numbered, submit, use_up
+from plait.service.tinker_api.submitting import (
+    Promise,
+    body_of,
+    numbered,
+    read,
+    read_numbered,
+    soon,
+    submit,
+    use_up,
+)
+from plait.service.typed import THREAD_BYTES
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
-THREAD_BYTES = 2**16
-"""Bodies of data above are looked at off the event loop: in JSON that takes seconds."""
 LARGE_AT_ONCE = 2
 
 
@@ -30,8 +38,7 @@ def routes(house: House) -> APIRouter:
     async def create_model(request: Request, who: Caller) -> Promise:
         """A new adapter on a base model."""
         raw = await request.body()
-        check_json(raw)
-        body = bodies.read(bodies.CreateModel, raw)
+        body = await read(bodies.CreateModel, raw)
         model_id = names.model_id(body.session_id, body.model_seq_id)
         return await submit(house, who, model_id, 0, Kind.CREATE_MODEL, raw)
 
@@ -86,12 +93,7 @@ def routes(house: House) -> APIRouter:
     async def load_weights(request: Request, who: Caller) -> Promise:
         """A checkpoint into a model, or as a new one (``session_id``, ``model_seq_id``)."""
         raw = await request.body()
-        try:
-            check_json(raw)
-            body = bodies.read(bodies.LoadWeights, raw)
-        except RequestError as error:
-            await use_up(house, who, bodies.address(raw), str(error))
-            raise
+        body = await read_numbered(house, who, bodies.LoadWeights, raw)
         if body.model_id is not None and body.seq_id is not None:
             return await submit(house, who, body.model_id, body.seq_id, Kind.LOAD_WEIGHTS, raw)
         if body.session_id is None or body.model_seq_id is None:
@@ -113,8 +115,10 @@ async def _pass(
                 asked = await asyncio.to_thread(_asked, raw, is_json, forward_only)
         else:
             asked = _asked(raw, is_json, forward_only)
+    except TooManyParts:
+        raise
     except RequestError as error:
-        at = bodies.address(raw) if is_json else parts.address(raw)
+        at = await soon(raw, bodies.address if is_json else parts.address, raw)
         await use_up(house, who, at, str(error))
         raise
     return await submit(house, who, *asked)
@@ -123,7 +127,7 @@ async def _pass(
 def _asked(raw: bytes, is_json: bool, forward_only: bool) -> tuple[str, int, Kind, bytes]:
     """Model, number, kind and protobuf body of a pass over data."""
     if is_json:
-        check_json(raw)
+        check_json(raw, numbers=True)
         raw = batches.from_json(bodies.any_object(raw), forward_only=forward_only)
     parts.check(raw)
     message = batches.parse(raw)

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from plait.core.errors import EngineError, RequestError
+from plait.core.errors import NotFinite, RequestError
 from plait.core.operations import AdamParams
 from plait.engines.torch.exact import UNDIVIDED
 from plait.engines.torch.train.params import RunParams
@@ -30,14 +30,12 @@ def check_adam(adam: AdamParams) -> None:
 def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     """Step, clear the gradient, and report norms.
 
-    EngineError (and no change) if the gradient or anything that would be stored is not finite.
+    NotFinite (and no change) if the gradient or anything that would be stored is not finite.
     """
     check_adam(adam)
     norm = float(_norm(params.grad))
     if not math.isfinite(norm):
-        raise EngineError(
-            "the gradient is not finite: lower the learning rate or check the rewards"
-        )
+        raise NotFinite("the gradient is not finite: lower the learning rate or check the rewards")
     grad = params.grad
     if 0 < adam.grad_clip_norm < norm:
         grad = grad * (adam.grad_clip_norm / norm)
@@ -49,7 +47,7 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     # Not addcdiv_: its factor must fit fp32, and an absurd rate must end in the check below.
     flat.sub_(m.div(denominator).mul_(adam.learning_rate / (1 - adam.beta1**step)))
     if not bool(torch.isfinite(flat).all() and torch.isfinite(v).all()):
-        raise EngineError(
+        raise NotFinite(
             f"the step at learning rate {adam.learning_rate} gives weights that are not finite: "
             "lower it"
         )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from plait.core.errors import EngineError, PlaitError
+from plait.core.errors import EngineError, NotFinite, PlaitError
 from plait.core.operations import ForwardResult
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.train.batch import Packed
@@ -80,7 +80,7 @@ def learn(
             )
         for lesson in lessons:
             if lesson.error is None and not bool(torch.isfinite(lesson.params.grad).all()):
-                lesson.error = EngineError("the gradient is not finite: check advantages and clips")
+                lesson.error = NotFinite("the gradient is not finite: check advantages and clips")
         done = True
     finally:
         for lesson, grad in zip(lessons, before, strict=True):
@@ -106,7 +106,7 @@ def _backward(
             totals.append(total)
             found.append((report, mine.grad))
         else:
-            found.append(EngineError("the loss is not finite: check advantages and log-probs"))
+            found.append(NotFinite("the loss is not finite: check advantages and log-probs"))
     if totals:
         torch.stack(totals).sum().backward()
     return Found(logprobs_M.detach(), found)
