@@ -45,6 +45,10 @@ environment: {{name: dataset, file: FILE, prompt: prompt, answer: answer, eval_f
 rewards: [{{name: contains}}]
 """
 """Rewards are compared over the whole batch, so that every sample is trained on."""
+ANSWERS = ("e", "\u2603")
+"""What completions are looked through for, by turns: the one is in all of them and the other in
+none. With answers that a sample happens on or not, a step in which none does trains on nothing, and
+is no step that a script's can be held against."""
 
 
 SDK = "s-"
@@ -106,7 +110,9 @@ def _job(served: Served) -> Sequence[Mapping[str, Any]]:
 
 
 def _rows() -> str:
-    rows = [{"prompt": text, "answer": str(3 * i + 8)} for i, text in enumerate(prompts())]
+    rows = [
+        {"prompt": text, "answer": ANSWERS[i % len(ANSWERS)]} for i, text in enumerate(prompts())
+    ]
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -127,6 +133,9 @@ def _sdk(served: Served, ids: list[list[int]]) -> Mapping[str, Any]:
 
 
 def _of_job(rows: Sequence[Mapping[str, Any]], store: Path) -> Timed:
+    """RuntimeError if a step had nothing to learn from."""
+    if idle := [row["step"] for row in rows if not row["train_s"]]:
+        raise RuntimeError(f"steps {idle} trained on nothing: they are no measure")
     each = mean(row["step_s"] for row in rows)
     between = median(b["t"] - a["t"] for a, b in pairwise(rows))
     return Timed(step_s=between, split=_split(store, each, scripted=False))
