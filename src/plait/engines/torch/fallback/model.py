@@ -31,7 +31,7 @@ from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
-from plait.engines.torch.train.scored import Part, gathered, moving
+from plait.engines.torch.train.scored import Scored, gathered, moving
 
 
 class TransformersModel:
@@ -99,7 +99,7 @@ class TransformersModel:
         return gathered(found, batch.places_M)
 
     def _score(
-        self, h_SD: torch.Tensor, part: Part, params: Sequence[RunParams | None]
+        self, h_SD: torch.Tensor, part: Scored, params: Sequence[RunParams | None]
     ) -> torch.Tensor:
         """Log-probs ``(U,)`` of a part's targets."""
         of_U = part.of_U

@@ -13,7 +13,7 @@ import torch
 from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.prefix import families
 from plait.engines.torch.train.rows import Row, query_rows, whole_rows
-from plait.engines.torch.train.scored import Part, parts
+from plait.engines.torch.train.scored import Scored, each_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Packed:
     n_rows: int
     longest: int
     width: int
-    scored: tuple[Part, ...]
+    scored: tuple[Scored, ...]
     """What of it is scored, each position once."""
     places_M: torch.Tensor | None
     """The place of each target's log-prob among those of ``scored``; ``None``: in that order."""
@@ -71,7 +71,7 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device, *, unit: int =
     def give(array: np.ndarray, wanted: bool = True) -> torch.Tensor | None:
         return torch.from_numpy(array).to(device) if wanted else None
 
-    scored, places_M = parts(
+    scored, places_M = each_once(
         np.concatenate([sources[i, d.scored].repeat(d.n_targets) for i, d in enumerate(data)]),
         np.concatenate([d.targets[d.scored].reshape(-1) for d in data]),
         np.concatenate([d.moves.reshape(-1) for d in data]),

@@ -20,7 +20,7 @@ from plait.engines.torch.train.head import target_logprobs
 from plait.engines.torch.train.ops import Adapters, Norm, gated_linear, linear, norm, pausing
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.products import PLAIN, Products
-from plait.engines.torch.train.scored import Part, gathered, moving
+from plait.engines.torch.train.scored import Scored, gathered, moving
 from plait.engines.torch.weights import Layer, Weights
 
 
@@ -90,7 +90,7 @@ def logprobs(
 def _score(
     h_SD: torch.Tensor,
     weights: Weights,
-    part: Part,
+    part: Scored,
     params: Sequence[RunParams | None],
     by: Products,
 ) -> torch.Tensor:

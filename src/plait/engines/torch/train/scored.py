@@ -20,7 +20,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Scored:
     """Positions that go on together behind the last attention."""
 
     moves: bool
@@ -34,13 +34,13 @@ class Part:
     """The row of each target, rising; ``None`` where each row has one."""
 
 
-def parts(
+def each_once(
     rows_M: np.ndarray,
     targets_M: np.ndarray,
     moves_M: np.ndarray,
     run_ends: Sequence[int],
     device: torch.device,
-) -> tuple[tuple[Part, ...], torch.Tensor | None]:
+) -> tuple[tuple[Scored, ...], torch.Tensor | None]:
     """Parts that are not empty, moving ones first, and the place of each wanted log-prob among
     theirs; ``None`` where they come out in the wanted order.
 
@@ -49,7 +49,7 @@ def parts(
     moving_N = np.zeros(run_ends[-1], dtype=bool)
     moving_N[rows_M[moves_M]] = True
     places_M = np.empty(len(rows_M), dtype=np.int64)
-    found: list[Part] = []
+    found: list[Scored] = []
     n_before = 0
     for moves in (True, False):
         mine_M = moving_N[rows_M] == moves
@@ -62,7 +62,7 @@ def parts(
         rows_S, of_U = np.unique(pairs_U // base, return_inverse=True)
         stops = np.searchsorted(rows_S, run_ends).tolist()
         found.append(
-            Part(
+            Scored(
                 moves=moves,
                 rows_S=torch.from_numpy(rows_S).to(device),
                 runs=tuple(map(slice, [0, *stops[:-1]], stops)),
@@ -74,7 +74,7 @@ def parts(
     return tuple(found), None if in_order else torch.from_numpy(places_M).to(device)
 
 
-def moving(part: Part) -> torch.set_grad_enabled:
+def moving(part: Scored) -> torch.set_grad_enabled:
     """A block in which gradients are kept for what moves alone."""
     return torch.set_grad_enabled(part.moves and torch.is_grad_enabled())
 
