@@ -252,7 +252,7 @@ _ALL = (
         name="D4",
         what="a step through the service against plait run: 1.1 over the ratio",
         at_least=1.0,
-        minutes=6,
+        minutes=10,
         measure=d4_overhead.measure,
     ),
     Figure(

@@ -12,7 +12,9 @@ from launches import SCRIPTED
 from service_support import ALICE, BOB, SOON_S, Client, house
 
 from plait.core.errors import NotFound, RequestError, RequestLost, SessionEnded
+from plait.core.ids import RunId
 from plait.core.operations import SampleResult
+from plait.runtime.samples import Samples
 from plait.service import sample_requests
 from plait.service.house import House
 from plait.service.ports import CLONE, Failed, Ready, Waiting
@@ -79,8 +81,9 @@ async def test_a_fault_of_ours_ends_a_sample_as_one(
     async with opened(tmp_path, byte_model) as h:
         one = await Client.open(h)
         await one.create(byte_model)
-        made = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=0))
-        sampler = (await one.get(made)).sampler_id
+        save = SaveCheckpoint(name="kept", kind=CheckpointKind.SAMPLER)  # not loaded beforehand
+        path = (await one.get(await one.send(Kind.SAVE_SAMPLER, save))).path
+        sampler = await h.clients.open_sampler(ALICE, one.session_id, 0, base_model=None, path=path)
 
         def broken(*_: object, **__: object) -> None:
             raise ZeroDivisionError
@@ -145,6 +148,29 @@ async def test_snapshots_stay_as_they_were_and_an_inflight_one_follows(
         with pytest.raises(SessionEnded):
             await h.requests.sample(ALICE, pinned, 2, work())
         assert (await h.clients.sampler(ALICE, pinned))["base_model"] == str(byte_model)
+
+
+async def test_a_snapshot_is_loaded_before_anybody_samples_it(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[RunId] = []
+    begun, load = asyncio.Event(), Samples.load
+
+    async def watched(self: Samples, run_id: RunId, *rest: Any) -> None:
+        loads.append(run_id)
+        begun.set()
+        await load(self, run_id, *rest)
+
+    monkeypatch.setattr(Samples, "load", watched)
+    async with opened(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        made = await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=0))
+        sampler = (await one.get(made)).sampler_id
+        async with asyncio.timeout(SOON_S):
+            await begun.wait()
+        assert len(await draw(h, sampler, 0)) == 1
+        assert len(loads) == 1
 
 
 async def test_a_sampler_of_a_checkpoint_goes_on_when_that_is_deleted(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from plait.policies.registry import make
 from plait.runtime.client import RunClient
 from plait.runtime.session import Session
 from plait.runtime.settings import Settings
+from plait.store.files import VersionDirs
+from plait.store.rows import MutationStatus
 
+SOON_S = 30.0
 ADAM = AdamParams(learning_rate=1e-2)
 DATA = [
     Datum(
@@ -161,10 +164,56 @@ async def test_a_retention_that_fails_is_an_event_and_the_step_stands(
     def full(*args: object, **kwargs: object) -> None:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(run._ledger._retention, "apply", full)
+    monkeypatch.setattr(run._ledger._retention, "record", full)
     await step(run)
     assert run.version == 1
     assert ("retention_failed", {"reason": "the disk is full"}) in events.events
+
+
+async def test_versions_are_removed_while_the_store_s_thread_does_other_things(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await session.create_run("one")
+    began, go_on = threading.Event(), threading.Event()
+    remove = VersionDirs.remove
+
+    def slowly(self: VersionDirs, versions: Sequence[int]) -> None:
+        began.set()
+        assert go_on.wait(SOON_S)
+        remove(self, versions)
+
+    monkeypatch.setattr(VersionDirs, "remove", slowly)
+    await step(run)
+    last = asyncio.create_task(step(run))
+    assert await asyncio.to_thread(began.wait, SOON_S)
+    async with asyncio.timeout(SOON_S):  # the store serves others meanwhile
+        await run.progress()
+    assert rows(session) == [1, 2]
+    go_on.set()
+    await last
+    assert VersionDirs(run._mutations._versions_dir).versions() == [1, 2]
+
+
+async def test_a_gradient_ends_in_the_transaction_of_its_version(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await session.create_run("one")
+    log, writer, written = session.store.mutations, run._ledger._writer, []
+    write = writer.write
+
+    async def counted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        written.append(function.__name__)
+        return await write(function, *args, **kwargs)
+
+    monkeypatch.setattr(writer, "write", counted)
+    await step(run)
+    assert written == ["_accept_now", "_accept_now", "commit_version", "record"]
+    assert {row.status for row in log.since(RunId("one"), 0)} == {MutationStatus.DONE}
+    await run.forward_backward(DATA, "ppo")
+    assert log.since(RunId("one"), 3)[-1].status is MutationStatus.ACCEPTED
+    await run.settle()
+    assert log.since(RunId("one"), 3)[-1].status is MutationStatus.DONE
+    await run.optim_step(ADAM)
 
 
 async def test_a_number_that_the_store_did_not_take_is_used_again(

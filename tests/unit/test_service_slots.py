@@ -159,3 +159,48 @@ async def test_only_the_latest_idle_ones_stay() -> None:
     assert workers.told[4:] == ["+d"], "what is drawn with does not count"
     workers.slots.release(B)
     assert workers.told[5:] == ["-c"]
+
+
+async def test_what_will_be_wanted_is_loaded_before_and_once() -> None:
+    workers = Workers(2)
+    slots = workers.slots
+    slots.prepare(A, "p")
+    await soon(asyncio.create_task(asyncio.sleep(0)))
+    slots.prepare(A, "p")
+    assert workers.told == ["+a"]
+    assert slots.use(A), "it is there without a wait"
+    slots.release(A)
+
+
+async def test_what_is_prepared_takes_nobody_s_place() -> None:
+    workers = Workers(1, kept=1)
+    slots = workers.slots
+    await slots.acquire(A, "p")
+    slots.prepare(B, "p")
+    assert workers.told == ["+a"], "all are drawn with"
+    waits = asyncio.create_task(slots.acquire(C, "p"))
+    await soon(waits)
+    slots.release(A)
+    assert await soon(waits)
+    slots.release(C)
+    slots.prepare(B, "p")
+    await soon(waits)
+    assert workers.told == ["+a", "-a", "+c", "-c", "+b"]
+    assert len(slots) == 1
+
+
+async def test_the_latest_idle_ones_stay_of_what_is_prepared_too() -> None:
+    workers = Workers(8, kept=2)
+    for policy in (A, B, C, D):
+        workers.slots.prepare(policy, "p")
+        await soon(asyncio.create_task(asyncio.sleep(0)))
+    assert workers.loaded == {C, D}
+
+
+async def test_one_that_cannot_be_prepared_is_tried_again_when_it_is_wanted() -> None:
+    workers = Workers(1)
+    workers.slots.prepare(A, "bad")
+    await soon(asyncio.create_task(asyncio.sleep(0)))
+    assert len(workers.slots) == 0
+    await workers.slots.acquire(A, "p")
+    assert workers.slots.use(A)

@@ -58,15 +58,13 @@ def test_every_file_and_directory_is_fsynced_before_the_rename(
     assert names[-2:] == ["tmp-000001", "."]
 
 
-def test_gc_keeps_the_last_and_the_named(tmp_path: Path) -> None:
+def test_what_is_removed_is_gone_and_nothing_else(tmp_path: Path) -> None:
     versions = VersionDirs(tmp_path)
     for version in range(1, 8):
         write(versions, version)
-    assert versions.surplus(2, {3}) == [1, 2, 4, 5]
-    assert versions.gc(2, {3}) == [1, 2, 4, 5]
+    versions.remove([1, 2, 4, 5, 99])
     assert versions.versions() == [3, 6, 7]
-    assert versions.gc(0, set()) == [3, 6]  # the last version always stays
-    assert versions.versions() == [7]
+    assert visible(tmp_path) == ["000003", "000006", "000007"]
 
 
 def test_sweep_removes_what_has_no_row_and_names_what_is_missing(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_the_schedule_keeps_its_best_and_leaves_users_checkpoints_alone(tmp_path
                 store.checkpoints.put(
                     RUN, "weights/here", version=3, path="versions/000003", kind="x", now=1.0
                 )
-            retention.apply(version, now=1.0)
+            retention.remove(retention.record(version, retention.note(version), now=1.0))
         names = [c.name for c in store.checkpoints.list(RUN)]
         assert names == ["weights/mine", "step-2", "weights/here", "step-7"]
         rows = [v.version for v in store.mutations.versions(RUN)]

@@ -40,6 +40,7 @@ def test_a_micro_batch_lays_out_a_shared_prefix_once() -> None:
             targets=np.arange(96),
             scored=np.array([95]),
             inputs={},
+            moves=np.array([True]),
         )
         for i in range(8)
     ]

@@ -36,6 +36,9 @@ _TRUNCATE = {"clip_low_threshold": 0.0, "clip_high_threshold": 2.0}
 """A ratio that only ever weighs a gradient is bounded against explosion, not kept near 1: the cap
 of truncated importance sampling."""
 
+PENALTIES = ("kl_coef", "kl_coeff", "beta")
+"""Options by which a token without an advantage is moved all the same."""
+
 LOSSES = {
     "cross_entropy": Loss(inputs=(), options={}, soft=True),
     "importance_sampling": Loss(options=_KL),
@@ -56,6 +59,8 @@ class Choice:
     needed: tuple[str, ...]
     """Inputs that every datum must bring."""
     soft: bool
+    factors: tuple[str, ...]
+    """Inputs that multiply the loss: a token for which one of them is given as 0 is not moved."""
 
 
 def choose(name: str, config: Mapping[str, float]) -> Choice:
@@ -82,4 +87,7 @@ def choose(name: str, config: Mapping[str, float]) -> Choice:
             "probability ratio from below and from above"
         )
     needed = loss.inputs + (("ref_logprobs",) if options.get("kl_coef") else ())
-    return Choice(name=name, options=options, needed=needed, soft=loss.soft)
+    factors = ["weights"]
+    if "advantages" in loss.inputs and not any(options.get(name) for name in PENALTIES):
+        factors.append("advantages")
+    return Choice(name=name, options=options, needed=needed, soft=loss.soft, factors=tuple(factors))

@@ -1,8 +1,9 @@
 """Ledger: one run's mutations in the store, in the order that makes them durable and single.
 
-Accepted before they are queued, ended once; a version's commit ends the mutation that made it,
-keeps the controller's progress and charges the usage in one transaction. What is used behind the
-last version is charged when it is asked for (``settle``).
+Accepted before they are queued, ended once; a version's commit ends the mutation that made it and
+the gradients that it is made of, keeps the controller's progress and charges the usage in one
+transaction. What came behind the last version is written down when it is asked for (``settle``): a
+gradient's end before that is worth no wait, for without the version it has to be made again.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from plait.core.errors import StoreError
 from plait.core.ids import RunId
-from plait.core.operations import Mutation
+from plait.core.operations import ForwardBackward, Mutation
 from plait.core.runs import Stage
 from plait.runtime.facts import RunFacts
 from plait.runtime.head import Head
@@ -49,6 +50,8 @@ class Ledger:
         self._charged: dict[str, tuple[float, int]] = {}
         self._charging = asyncio.Lock()
         """Nothing is charged twice."""
+        self._made: dict[int, float] = {}
+        """Gradients whose ends are not in the store, by number, and when that was."""
 
     @property
     def _run_id(self) -> RunId:
@@ -79,6 +82,10 @@ class Ledger:
                 f"version {last.version} of run {self._run_id} is committed, {version} cannot be "
                 "made any more: open the launch anew"
             )
+
+    def made(self, op: ForwardBackward) -> None:
+        """A gradient has ended well; it is written down with what comes next."""
+        self._made[op.seq] = self._head.wall()
 
     async def finish(self, op: Mutation) -> None:
         """End ``op`` well."""
@@ -112,7 +119,7 @@ class Ledger:
     async def _commit(self, op: Mutation, version: int, path: str, progress: Json | None) -> None:
         facts = self._facts
         async with self._charging:
-            used = self._used()
+            used, made = self._used(), dict(self._made)
             await self._writer.write(
                 self._store.mutations.commit_version,
                 self._run_id,
@@ -122,9 +129,10 @@ class Ledger:
                 result={"version": version},
                 progress=progress,
                 used=tuple(self._uncharged(used)),
+                made=made,
                 now=self._head.wall(),
             )
-            self._charged = used
+            self._written(used, made)
         facts.version, facts.path = version, path
         facts.uncommitted = [later for later in facts.uncommitted if later.seq > op.seq]
         step = int((progress or {}).get("step", facts.step))
@@ -133,16 +141,28 @@ class Ledger:
         facts.step = step
 
     async def settle(self) -> None:
-        """Charge what was used since the last version, or since this was last asked for."""
+        """Charge what was used since the last version, or since this was last asked for, and end
+        the gradients that were made."""
         await whole(self._settle())
 
     async def _settle(self) -> None:
         async with self._charging:
-            used = self._used()
-            if entries := [(self._run_id, one) for one in self._uncharged(used)]:
-                tenant_id, now = self._facts.spec.tenant_id, self._head.wall()
-                await self._writer.write(self._store.usage.charge, tenant_id, entries, now=now)
-                self._charged = used
+            used, made = self._used(), dict(self._made)
+            entries = [(self._run_id, one) for one in self._uncharged(used)]
+            if entries or made:
+                await self._writer.write(self._settle_now, entries, made, self._head.wall())
+                self._written(used, made)
+
+    def _settle_now(
+        self, entries: list[tuple[RunId, Used]], made: Mapping[int, float], now: float
+    ) -> None:
+        self._store.mutations.finish_many(self._run_id, made)
+        self._store.usage.charge(self._facts.spec.tenant_id, entries, now=now)
+
+    def _written(self, used: dict[str, tuple[float, int]], made: Mapping[int, float]) -> None:
+        self._charged = used
+        for seq in made:
+            self._made.pop(seq, None)
 
     def _used(self) -> dict[str, tuple[float, int]]:
         """Device-seconds and tokens in all, by the books' kinds."""
@@ -168,8 +188,11 @@ class Ledger:
         version = self._facts.version
         if version is None:
             return
+        retention, now = self._retention, self._head.wall()
         try:
-            await self._writer.call(self._retention.apply, version, now=self._head.wall())
+            there = await asyncio.to_thread(retention.note, version)
+            if old := await self._writer.write(retention.record, version, there, now=now):
+                await asyncio.to_thread(retention.remove, old)
         except (StoreError, OSError) as error:
             self._head.journal.event(self._run_id, "retention_failed", reason=str(error))
 

@@ -165,13 +165,17 @@ class Mutations:
             raise
 
     async def _ended(self, op: ForwardBackward | Save, queued: asyncio.Future[Result]) -> Result:
-        """The result of an operation that makes no version, once its end is in the store."""
+        """The result of an operation that makes no version, once its end is in the store: a
+        gradient's comes with the next version."""
         try:
             result = await queued
         except PlaitError as error:
             await self._ledger.fail(op, error)
             raise
-        await self._ledger.finish(op)
+        if isinstance(op, ForwardBackward):
+            self._ledger.made(op)
+        else:
+            await self._ledger.finish(op)
         return result
 
     async def _commit(

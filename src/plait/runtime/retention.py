@@ -4,8 +4,12 @@ The newest ones that may still be sampled or resumed from, and every ``every``-t
 of which those stay that ``store.retention`` does not call surplus; how good one is, is the
 ``score`` of the progress that was committed with it. Checkpoints that a user asked
 for are not the schedule's to remove; one that names a version's directory keeps it.
+
+Three steps, the middle one in the store: what it has forgotten can be removed at leisure, and what
+is not removed then is surplus after the next commit too.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from plait.core.ids import RunId
@@ -37,10 +41,14 @@ class Retention:
         self._rule = Rule(keep_last=keep_last, keep_best=keep_best)
         self._recent = max_staleness + 2
 
-    def apply(self, version: int, *, now: float) -> None:
-        """After a commit: note it, record the version if it is a checkpoint, drop what is
-        surplus."""
+    def note(self, version: int) -> list[int]:
+        """After a commit: write it down beside the versions; which there are. Touches files."""
         self._dirs.note_committed(version)
+        return self._dirs.versions()
+
+    def record(self, version: int, there: Sequence[int], *, now: float) -> list[int]:
+        """Record the version if it is a checkpoint, drop the rows of what is surplus of those that
+        are ``there``; which these are."""
         repository = self._store.checkpoints
         if version > 0 and version % self._every == 0:
             repository.put(
@@ -58,10 +66,14 @@ class Retention:
         if leaving:
             repository.delete_many((row.run_id, row.name) for row in leaving)
         keep = {row.version for row in rows if row not in leaving and self._names_version(row)}
-        old = self._dirs.surplus(self._recent, keep)
+        old = [v for v in there[: -self._recent] if v not in keep]
         if old:
             self._store.mutations.forget_versions(self._run_id, old)
-            self._dirs.gc(self._recent, keep)
+        return old
+
+    def remove(self, versions: Sequence[int]) -> None:
+        """Remove versions whose rows are gone. Touches files."""
+        self._dirs.remove(versions)
 
     def _names_version(self, row: CheckpointRow) -> bool:
         return row.automatic or row.path == self._path(row.version)

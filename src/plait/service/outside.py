@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.core.errors import CLOSED, RunEnded, StoreError
+from plait.core.errors import CLOSED, PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId, TenantId
 from plait.jobs.launch import Launch
 from plait.runtime.ledger import PROMPT, SAMPLED
@@ -132,8 +132,9 @@ class Outside:
         directory: Path,
         inflight: bool,
     ) -> str:
-        """An ephemeral sampler of a committed version."""
-        return await self.samplers.pin(
+        """An ephemeral sampler of a committed version, which is loaded while its client makes up
+        its mind what to sample."""
+        sampler_id = await self.samplers.pin(
             session_id=session_id,
             sampler_seq=seq,
             model_id=model_id,
@@ -142,6 +143,10 @@ class Outside:
             version_dir=directory,
             inflight=inflight,
         )
+        source = self.samplers.pinned(sampler_id)
+        with contextlib.suppress(PlaitError):  # who samples it will hear why there is no lane
+            (await self.lane(source.base_model)).prepare(source)
+        return sampler_id
 
     async def advanced(self, model_id: str, version: int, directory: Path) -> None:
         """A model has a new version: samplers that follow it go on with that."""

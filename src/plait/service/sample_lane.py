@@ -3,7 +3,8 @@
 A sample is parked until its turn comes (``policies.turns``) and the engine has room: only so many
 are in flight that the engine is fed, so that who comes next is decided here, by shares, and not by
 who came first with most. One whose adapter is not loaded has it loaded when its turn comes; the
-others of its run wait for that, other runs go on.
+others of its run wait for that, other runs go on. So that the first samples of a new version need
+not wait, it is loaded as soon as it is known (``prepare``).
 
 Invariants: samples in flight hold at most ``room`` continuations and, by what their run's samples
 came to of late, ``room_tokens`` of cache, plus one sample each; every sample that was accepted
@@ -134,6 +135,12 @@ class SampleLane:
     ) -> SampleResult:
         """Both in one."""
         return await self.draw(self.ticket(source, work), on_drawn=on_drawn)
+
+    def prepare(self, source: Source) -> None:
+        """Samples of this are to come: have its adapter loaded by then, if nobody gives way for it.
+        Where that fails, the first sample tries again and is told."""
+        if self._closed is None and source.directory is not None:
+            self._slots.prepare(source.guest, str(source.directory))
 
     def waits_for(self, ticket: Ticket) -> Waiting:
         """Why a sample has not ended yet, in words for its owner."""

@@ -142,7 +142,13 @@ class Samplers:
 
     async def source(self, who: Who, sampler_id: str) -> Source:
         """What a sampler draws from; NotFound, or SessionEnded once it is freed."""
-        row = await self._row(who, sampler_id)
+        return self._source(await self._row(who, sampler_id))
+
+    def pinned(self, sampler_id: str) -> Source:
+        """The same of one that ``pin`` has just made."""
+        return self._source(self._rows[sampler_id])
+
+    def _source(self, row: SamplerRow) -> Source:
         if row.run_id is None:
             return Source(tenant_id=row.tenant_id, base_model=row.base_model)
         # A checkpoint's bytes can differ from those of the version it is a copy of: of its name.

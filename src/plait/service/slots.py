@@ -1,7 +1,8 @@
 """Slots: adapters of outside samplers on the rollout workers: loads, drops, and who waits for one.
 
 Which stays, gives way or is closed, ``policies.slots`` decides. Who wants one that is closed waits
-behind those that wait already.
+behind those that wait already. One that will be wanted soon can be loaded before it is
+(``prepare``), where that takes nobody's turn.
 
 Invariants: never more than ``n`` loaded, and ``kept`` of them idle; none is dropped while it draws;
 waits are first come, first served, so each ends; a load that fails costs its slot nothing.
@@ -63,6 +64,7 @@ class Slots:
             self._enter(policy, slot)
         elif slot is None and not self._waiters and self._has_room():
             slot = self._begin(policy, path)
+            self._enter(policy, slot)
         else:
             slot = await self._wait(policy, path)
         try:
@@ -70,6 +72,12 @@ class Slots:
         except BaseException:
             self._leave(policy, slot)
             raise
+
+    def prepare(self, policy: Policy, path: str) -> None:
+        """Begin to load it, unless somebody waits for room or there is none. It is idle then, as
+        any other that nobody draws with."""
+        if policy not in self._slots and not self._waiters and self._has_room():
+            self._begin(policy, path)
 
     def release(self, policy: Policy) -> None:
         """A sample has ended."""
@@ -86,7 +94,7 @@ class Slots:
 
     def _settle(self, policy: Policy, slot: _Slot) -> None:
         """Drop a slot that has come to its end, and give room to who waits."""
-        failed = slot.loaded.done() and (slot.loaded.cancelled() or slot.loaded.exception())
+        failed = slot.loaded.done() and not _is_loaded(slot)
         if not slot.n_used and (slot.closed or failed) and self._slots.get(policy) is slot:
             self._remove(policy)
         for idle in surplus(self._views(), self._kept):
@@ -114,9 +122,8 @@ class Slots:
 
     def _begin(self, policy: Policy, path: str) -> _Slot:
         slot = _Slot(asyncio.ensure_future(self._load(policy, path)))
-        slot.loaded.add_done_callback(_look)
+        slot.loaded.add_done_callback(lambda _: self._settle(policy, slot))
         self._slots[policy] = slot
-        self._enter(policy, slot)
         return slot
 
     async def _wait(self, policy: Policy, path: str) -> _Slot:
@@ -145,6 +152,7 @@ class Slots:
                 continue
             else:
                 slot = self._begin(waiter.policy, waiter.path)
+                self._enter(waiter.policy, slot)
             self._waiters.remove(waiter)
             waiter.turn.set_result(slot)
         self._close_for_waiters()
@@ -159,9 +167,3 @@ class Slots:
 def _is_loaded(slot: _Slot) -> bool:
     task = slot.loaded
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _look(task: asyncio.Task[None]) -> None:
-    """Whoever waited has been told, or has gone."""
-    if not task.cancelled():
-        task.exception()

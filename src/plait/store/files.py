@@ -107,17 +107,11 @@ class VersionDirs:
             return []
         return sorted(int(e.name) for e in self.root.iterdir() if e.name.isdecimal())
 
-    def surplus(self, keep_last: int, keep: set[int]) -> list[int]:
-        """What ``gc`` would remove: all but the last ``keep_last`` (at least one) and ``keep``."""
-        return [v for v in self.versions()[: -max(1, keep_last)] if v not in keep]
-
-    def gc(self, keep_last: int, keep: set[int]) -> list[int]:
-        """Remove the surplus, whose rows the caller has dropped before; the versions removed."""
-        surplus = self.surplus(keep_last, keep)
+    def remove(self, versions: Iterable[int]) -> None:
+        """Remove versions, whose rows the caller has dropped before."""
         with disk_errors(self.root):
-            for version in surplus:
+            for version in versions:
                 _remove(self.path(version))
-        return surplus
 
     def sweep(self, committed: Iterable[int]) -> Swept:
         """On recovery: remove what is half-made or half-removed and what has no row."""

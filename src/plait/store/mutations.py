@@ -16,7 +16,7 @@ here.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -93,6 +93,12 @@ class Mutations:
         with self._database.write() as connection:
             _finish(connection, run_id, seq, result or {}, error, now)
 
+    def finish_many(self, run_id: RunId, made: Mapping[int, float]) -> None:
+        """End mutations well: their numbers, and when each ended."""
+        with self._database.write() as connection:
+            for seq, at in made.items():
+                _finish(connection, run_id, seq, {}, None, at)
+
     def commit_version(
         self,
         run_id: RunId,
@@ -103,10 +109,11 @@ class Mutations:
         result: Json | None = None,
         progress: Json | None = None,
         used: Sequence[Used] = (),
+        made: Mapping[int, float] | None = None,
         now: float,
     ) -> VersionRow:
         """Commit a version, its mutation's end, the controller's progress and the usage: all or
-        none.
+        none. ``made``: what else has ended by now, as ``finish_many``.
 
         The directory must lie under ``path`` already. Asked again with the same version, number
         and path, answers the original and changes nothing. StoreError if the version does not
@@ -123,6 +130,8 @@ class Mutations:
                     f"version {version} of run {run_id} is not above {last.version}, the last one: "
                     "versions only rise"
                 )
+            for other, at in (made or {}).items():
+                _finish(connection, run_id, other, {}, None, at)
             _finish(connection, run_id, seq, result or {}, None, now)
             connection.execute(
                 versions.insert().values(

@@ -31,6 +31,7 @@ from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
+from plait.engines.torch.train.scored import Scored, gathered, moving
 
 
 class TransformersModel:
@@ -91,16 +92,25 @@ class TransformersModel:
         tokens = [s.tokens for s in batch.stretches]
         self._board.answer, self._board.project = packed(batch), _learning(tokens, params)
         h_ND = self._hidden(batch.tokens_N, batch.positions_N)
-        h_SD = h_ND.index_select(0, batch.rows_S)
-        of_M = batch.of_M
-        if of_M is None:
-            of_M = torch.arange(len(h_SD), device=h_SD.device)
+        found = []
+        for part in batch.scored:
+            with moving(part):
+                found.append(self._score(h_ND.index_select(0, part.rows_S), part, params))
+        return gathered(found, batch.places_M)
+
+    def _score(
+        self, h_SD: torch.Tensor, part: Scored, params: Sequence[RunParams | None]
+    ) -> torch.Tensor:
+        """Log-probs ``(U,)`` of a part's targets."""
+        of_U = part.of_U
+        if of_U is None:
+            of_U = torch.arange(len(h_SD), device=h_SD.device)
         found, n_rows = [], block_rows(self.arch.vocab_size)
         for start in range(0, len(h_SD), n_rows):
             rows = slice(start, start + n_rows)
-            its = (of_M >= rows.start) & (of_M < rows.stop)
-            head = _learning([_within(s.scored, rows) for s in batch.stretches], params)
-            at_C, targets_C = of_M[its] - start, batch.targets_M[its]
+            its = (of_U >= rows.start) & (of_U < rows.stop)
+            head = _learning([_within(mine, rows) for mine in part.runs], params)
+            at_C, targets_C = of_U[its] - start, part.targets_U[its]
             found.append(
                 checkpoint(self._block, h_SD[rows], at_C, targets_C, head, use_reentrant=False)
             )

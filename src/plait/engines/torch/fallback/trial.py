@@ -134,4 +134,5 @@ def _datum(tokens: tuple[int, ...]) -> Checked:
         targets=np.array(tokens[1:]),
         scored=np.arange(n),
         inputs={},
+        moves=np.ones(n, dtype=bool),
     )

@@ -1,7 +1,7 @@
 """Batch: one micro-batch of one or several runs' data, as tensors.
 
-Shapes: N packed tokens, B sequences, T the longest of them; R rows of C queries (``rows``); S
-scored positions and the M targets that they have: one each, or K where targets are soft.
+Shapes: N packed tokens, B sequences, T the longest of them; R rows of C queries (``rows``); M
+targets of scored positions, as the sequences have them: one each, or K where targets are soft.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import torch
 from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.prefix import families
 from plait.engines.torch.train.rows import Row, query_rows, whole_rows
+from plait.engines.torch.train.scored import Scored, each_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,6 @@ class Stretch:
 
     tokens: slice
     """Its packed tokens."""
-    scored: slice
-    """Its scored positions among the batch's."""
     counts: tuple[int, ...]
     """Targets of each of its sequences."""
     inputs_M: dict[str, torch.Tensor]
@@ -50,10 +49,10 @@ class Packed:
     n_rows: int
     longest: int
     width: int
-    rows_S: torch.Tensor
-    targets_M: torch.Tensor
-    of_M: torch.Tensor | None
-    """Which of the S positions each target is of, rising; ``None`` where each has one."""
+    scored: tuple[Scored, ...]
+    """What of it is scored, each position once."""
+    places_M: torch.Tensor | None
+    """The place of each target's log-prob among those of ``scored``; ``None``: in that order."""
     stretches: tuple[Stretch, ...]
     """One per run, in order; together they are the batch."""
 
@@ -72,27 +71,30 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device, *, unit: int =
     def give(array: np.ndarray, wanted: bool = True) -> torch.Tensor | None:
         return torch.from_numpy(array).to(device) if wanted else None
 
-    n_targets = np.concatenate([np.full(len(d.scored), d.n_targets) for d in data])
-    of = np.repeat(np.arange(n_targets.size), n_targets)
+    scored, places_M = each_once(
+        np.concatenate([sources[i, d.scored].repeat(d.n_targets) for i, d in enumerate(data)]),
+        np.concatenate([d.targets[d.scored].reshape(-1) for d in data]),
+        np.concatenate([d.moves.reshape(-1) for d in data]),
+        ends,
+        device,
+    )
 
     def join(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(arrays)).to(device)
 
     stretches: list[Stretch] = []
-    start = n_scored = 0
+    start = 0
     for run, end in zip(runs, ends, strict=True):
-        here = sum(len(d.scored) for d in run)
         stretches.append(
             Stretch(
                 tokens=slice(start, end),
-                scored=slice(n_scored, n_scored + here),
                 counts=tuple(len(d.scored) * d.n_targets for d in run),
                 inputs_M={
                     name: join([d.inputs[name].reshape(-1) for d in run]) for name in run[0].inputs
                 },
             )
         )
-        start, n_scored = end, n_scored + here
+        start = end
     return Packed(
         tokens_N=give(tokens),
         positions_N=give(positions),
@@ -103,9 +105,8 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device, *, unit: int =
         n_rows=len(grid.sequence_R),
         longest=longest,
         width=grid.tokens_RC.shape[1],
-        rows_S=join([sources[i, d.scored] for i, d in enumerate(data)]),
-        targets_M=join([d.targets[d.scored].reshape(-1) for d in data]),
-        of_M=give(of, len(of) > n_targets.size),
+        scored=scored,
+        places_M=places_M,
         stretches=tuple(stretches),
     )
 

@@ -1,6 +1,7 @@
 """Checked: training data that the model can take, cut to what has an influence.
 
 Tokens after a sequence's last scored position influence nothing that is asked for and are left out.
+Where one of the loss's factors is 0 a log-prob is wanted and has no influence (``moves``).
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ class Checked:
     """Indices of scored positions, rising."""
     inputs: dict[str, np.ndarray]
     """Of the same shape as the targets of scored positions."""
+    moves: np.ndarray
+    """Of that shape too: where the loss can have a slope."""
 
     @property
     def length(self) -> int:
@@ -91,7 +94,13 @@ def _check(
             f"datum {i}: sequence_ratio_mask must be 0 or 1, and 1 at a scored position"
         )
     end = int(scored[-1]) + 1 if len(scored) else 0
-    return Checked(tokens=tokens[:end], targets=targets[:end], scored=scored, inputs=inputs)
+    moves = np.ones((len(scored), *targets.shape[1:]), dtype=bool)
+    for name in () if loss is None else loss.factors:
+        if name in inputs:
+            moves &= inputs[name] != 0
+    return Checked(
+        tokens=tokens[:end], targets=targets[:end], scored=scored, inputs=inputs, moves=moves
+    )
 
 
 def _check_soft(i: int, datum: Datum, loss: Choice) -> None:

@@ -107,8 +107,8 @@ def _backward(
             found.append((report, mine.grad))
         else:
             found.append(NotFinite("the loss is not finite: check advantages and log-probs"))
-    if totals:
-        torch.stack(totals).sum().backward()
+    if totals and (total := torch.stack(totals).sum()).requires_grad:
+        total.backward()
     return Found(logprobs_M.detach(), found)
 
 

@@ -1,8 +1,9 @@
 """Model: the forward pass of training, from a micro-batch to the log-probs of its targets.
 
 The same arithmetic as ``engines.torch.model``, in pieces that bring their own backward pass
-(``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on. Rows of
-several runs go through the base model together, each run's with its own adapter.
+(``ops``, ``attention``, ``head``). Behind the last attention only scored positions go on, and
+gradients only where the loss can move (``scored``). Rows of several runs go through the base model
+together, each run's with its own adapter.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from plait.engines.torch.train.head import target_logprobs
 from plait.engines.torch.train.ops import Adapters, Norm, gated_linear, linear, norm, pausing
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.products import PLAIN, Products
+from plait.engines.torch.train.scored import Scored, gathered, moving
 from plait.engines.torch.weights import Layer, Weights
 
 
@@ -42,61 +44,82 @@ def logprobs(
     a = weights.arch
     attention = Attention(batch, a, rope.at(batch.positions_N), exact=by.exact)
     x = F.embedding(batch.tokens_N, weights.embed)
+    tokens = [s.tokens for s in batch.stretches]
+    again = recompute and torch.is_grad_enabled()
 
-    def run_layer(x: torch.Tensor, i: int) -> torch.Tensor:
-        layer, rows = weights.layers[i], [s.tokens for s in batch.stretches]
-        ln1, ln2 = Norm(layer.ln1, a.eps), Norm(layer.ln2, a.eps)
-        at_qkv = _at(i, "qkv", rows, params)
+    def attended(x: torch.Tensor, i: int) -> torch.Tensor:
+        layer = weights.layers[i]
+        at_qkv, ln1 = _at(i, "qkv", tokens, params), Norm(layer.ln1, a.eps)
         qkv = linear(x, layer.qkv, layer.qkv_bias, at_qkv, before=ln1, by=by)
         if layer.q_norm is not None:
             qkv = _norm_heads(qkv, layer, weights)
-        h = attention(qkv)
-        if i == a.n_layers - 1:
-            h, x = h.index_select(0, batch.rows_S), x.index_select(0, batch.rows_S)
-            rows = [s.scored for s in batch.stretches]
+        return attention(qkv)
+
+    def behind(h: torch.Tensor, x: torch.Tensor, i: int, rows: Sequence[slice]) -> torch.Tensor:
+        layer, ln2 = weights.layers[i], Norm(weights.layers[i].ln2, a.eps)
         o, gate_up, down = (_at(i, group, rows, params) for group in ("o", "gate_up", "down"))
         x = linear(h, layer.o, layer.o_bias, o, residual_NO=x, by=by)
         h = linear(x, layer.gate_up, layer.gate_up_bias, gate_up, before=ln2, by=by)
         return gated_linear(h, layer.down, layer.down_bias, down, residual_ND=x, by=by)
 
+    def run_layer(x: torch.Tensor, i: int) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        h = attended(x, i)
+        if i < a.n_layers - 1:
+            return behind(h, x, i, tokens)
+        found = []
+        for part in batch.scored:
+            with moving(part):
+                mine, its = (t.index_select(0, part.rows_S) for t in (h, x))
+                found.append(behind(mine, its, i, part.runs))
+        return tuple(found)
+
     for i in range(a.n_layers):
         x = pausing(x, on_layer)
-        if recompute and torch.is_grad_enabled():
+        if again:
             x = checkpoint(run_layer, x, i, use_reentrant=False, preserve_rng_state=False)
         else:
             x = run_layer(x, i)
-    h = norm(x, Norm(weights.norm, a.eps))
-    return _score(h, weights, batch, params, by)
+    found = []
+    for part, h in zip(batch.scored, x, strict=True):
+        with moving(part):
+            h = norm(h, Norm(weights.norm, a.eps))
+            found.append(_score(h, weights, part, params, by))
+    return gathered(found, batch.places_M)
 
 
 def _score(
     h_SD: torch.Tensor,
     weights: Weights,
-    batch: Packed,
+    part: Scored,
     params: Sequence[RunParams | None],
     by: Products,
 ) -> torch.Tensor:
-    """Log-probs of the targets: of all runs together, unless one of them trains the head."""
+    """Log-probs ``(U,)`` of a part's targets: of all runs together, unless one of them trains the
+    head."""
     place = head_place(weights.arch)
     adapters = [p.fused.get(place) if p else None for p in params]
     if not any(adapters):
-        return target_logprobs(h_SD, weights.head, batch.targets_M, batch.of_M, by)
-    found, start = [], 0
-    for stretch, adapter in zip(batch.stretches, adapters, strict=True):
-        rows, its = stretch.scored, slice(start, start + sum(stretch.counts))
-        of_M = None if batch.of_M is None else batch.of_M[its] - rows.start
-        targets_M = batch.targets_M[its]
-        found.append(target_logprobs(h_SD[rows], weights.head, targets_M, of_M, by, adapter))
-        start = its.stop
+        return target_logprobs(h_SD, weights.head, part.targets_U, part.of_U, by)
+    found = []
+    for rows, adapter in zip(part.runs, adapters, strict=True):
+        if rows.start == rows.stop:
+            continue
+        its, of_U = rows, part.of_U
+        if of_U is not None:
+            ends = of_U.new_tensor([rows.start, rows.stop])
+            its = slice(*torch.searchsorted(of_U, ends).tolist())
+            of_U = of_U[its] - rows.start
+        targets_U = part.targets_U[its]
+        found.append(target_logprobs(h_SD[rows], weights.head, targets_U, of_U, by, adapter))
     return torch.cat(found)
 
 
 def _at(
     layer: int, group: str, rows: Sequence[slice], params: Sequence[RunParams | None]
 ) -> Adapters:
-    """The adapters of one fused projection."""
-    pairs = zip(rows, params, strict=True)
-    return [(s, p.fused[layer, group]) for s, p in pairs if p and (layer, group) in p.fused]
+    """The adapters of one fused projection, of runs that have rows."""
+    pairs = [(s, p) for s, p in zip(rows, params, strict=True) if p and s.start < s.stop]
+    return [(s, p.fused[layer, group]) for s, p in pairs if (layer, group) in p.fused]
 
 
 def _norm_heads(qkv_NO: torch.Tensor, layer: Layer, weights: Weights) -> torch.Tensor:
