@@ -62,7 +62,7 @@ class Line:
         if first is None:
             return []
         due = [next(queue)]
-        if not due[0].rows:
+        if not 0 < due[0].rows < most:
             return due
         until = first[1] + self.entries[first[5]].get("step", 0.0)
         for item, (level, tag, *_) in zip(queue, ranked, strict=False):
@@ -104,7 +104,7 @@ class FairQueue:
         self._since_overdue = int(state.get("since_overdue", 0))
         if not as_left:
             touched |= self._heads.runs.keys() | self._keys.keys()
-        few = len(touched) <= FEW
+        few = sum(r in self._keys or r in self._heads.of for r in touched) <= FEW
         for run_id in touched:
             self._enter(run_id, old)
             self._place(run_id, one_by_one=few)

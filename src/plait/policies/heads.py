@@ -8,7 +8,8 @@ Left to others: the order of service (``fair_queue``, ``hrrn``).
 """
 
 from collections.abc import Sequence
-from operator import attrgetter, is_
+from itertools import compress
+from operator import attrgetter, is_, is_not
 from typing import TypeVar
 
 from plait.core.ids import RunId
@@ -53,6 +54,8 @@ class Heads:
             self.runs.pop(run_id, None)
         for run in come_runs:
             known, self.runs[run.run_id] = self.runs.get(run.run_id), run
+            if known is run:
+                continue
             if known is None or _matters(known) != _matters(run):
                 touched.add(run.run_id)
         if view.resident != old.resident:
@@ -110,6 +113,10 @@ class Heads:
 def changed(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """What is in ``old`` and no longer in ``new``, and what has come: found quickly where few have,
     and the others are the same objects in the same order. Elsewhere one may be in both."""
+    if len(old) == len(new):
+        differ = list(compress(range(len(old)), map(is_not, old, new)))
+        if all(old[k].run_id == new[k].run_id for k in differ):
+            return [old[k] for k in differ], [new[k] for k in differ]
     gone: list[T] = []
     come: list[T] = []
     i = j = apart = 0
