@@ -27,7 +27,7 @@ Key = tuple[int, float, bool, float, int, RunId, WorkItem]
 is, and its head."""
 
 FEW = 64
-"""Changes up to which places are looked for one by one, rather than all sorted."""
+"""Places up to which each is looked for by itself, rather than all sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,11 @@ class FairQueue:
         self._since_overdue = int(state.get("since_overdue", 0))
         if not as_left:
             touched |= self._heads.runs.keys() | self._keys.keys()
-        few = sum(r in self._keys or r in self._heads.of for r in touched) <= FEW
+        placed = [r for r in touched if r in self._keys or r in self._heads.of]
+        few = len(placed) <= FEW
         for run_id in touched:
             self._enter(run_id, old)
+        for run_id in placed:
             self._place(run_id, one_by_one=few)
         if not few:
             self._sorted = sorted(self._keys.values())

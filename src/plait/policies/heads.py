@@ -64,7 +64,8 @@ class Heads:
             self.resident = now
         touched |= self._follow_items(old.items, view.items)
         for run_id in touched:
-            self._settle(run_id)
+            if run_id in self._item_of or run_id in self.of or run_id in self.paused:
+                self._settle(run_id)
         return touched
 
     def _follow_items(self, before: Sequence[WorkItem], items: Sequence[WorkItem]) -> set[RunId]:

@@ -89,6 +89,7 @@ class Backlog:
         run_id = self._run_of[op_id]
         pending = self._queues[run_id].popleft()
         self._changed[run_id] = None
+        self._waiting.pop(run_id, None)
         if not self._queues[run_id]:
             self._leave(run_id)
         return pending

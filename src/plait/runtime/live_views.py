@@ -1,7 +1,7 @@
 """Live views: the runs that have not ended as policies see them, kept from one look to the next.
 
-A view is made anew where its run has changed, and is the same object otherwise, by which policies
-see what has changed (``policies.kept``).
+A view is made anew where something of its run was set, and is the same object otherwise, by which
+policies see what has changed (``policies.kept``).
 
 Invariants: the views are what they would be if all were made anew, in the order of submission.
 """
@@ -29,8 +29,6 @@ class LiveViews:
         come: list[RunView] = []
         for run_id in self._changed:
             known, view = self._views.get(run_id), self._make(run_id)
-            if view == known:
-                continue
             if known is not None and view is not None and known.order == view.order:
                 self._views[run_id] = view
                 continue

@@ -17,6 +17,8 @@ class Notice:
     def __init__(self) -> None:
         self._waits: Sequence[Wait] = ()
         self._places: dict[RunId, int] | None = None
+        self._others: dict[RunId, str] = {}
+        """Those that were told another reason than the usual one."""
 
     def put_up(
         self, waits: Sequence[Wait], newcomers: Iterable[RunId]
@@ -28,13 +30,21 @@ class Notice:
         """
         self._waits, self._places = waits, None
         usual, others = unusual(waits)
+        before, self._others = self._others, others
         yield from others.items()
-        if usual:
-            yield from ((run_id, usual) for run_id in newcomers if run_id not in others)
+        if not usual:
+            return
+        yield from ((run_id, usual) for run_id in newcomers if run_id not in others)
+        for run_id in before.keys() - others.keys():
+            if self._place(run_id) is not None:
+                yield run_id, usual
 
     def of(self, run_id: RunId) -> Wait | None:
         """Why the run waits; ``None`` where it does not."""
+        place = self._place(run_id)
+        return None if place is None else self._waits[place]
+
+    def _place(self, run_id: RunId) -> int | None:
         if self._places is None:
             self._places = {run_id: at for at, (run_id, _) in enumerate(reasons(self._waits))}
-        place = self._places.get(run_id)
-        return None if place is None else self._waits[place]
+        return self._places.get(run_id)
