@@ -96,6 +96,7 @@ class Job:
         self._wait_reason = ""
         self._wait_since_s = 0.0
         self._waits_s: dict[str, float] = {}
+        self._view: tuple[object, RunView] | None = None
         self._staleness = {"sync": 0, "one-step": 1}.get(spec.pipeline, spec.staleness)
 
     @property
@@ -109,7 +110,13 @@ class Job:
         return self.end or self.rollout or self.train or Stage.IDLE
 
     def view(self) -> RunView:
-        """The run as a policy sees it."""
+        """The run as a policy sees it; the same object until something in it changes."""
+        seen = (self.stage, self.since_s, self.version, self.served_s, self.kv, self.alone_s)
+        if self._view is None or self._view[0] != seen:
+            self._view = seen, self._view_anew()
+        return self._view[1]
+
+    def _view_anew(self) -> RunView:
         recent = self.step_ends_s[-5:]
         tpts_s = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else 0.0
         return RunView(
@@ -208,7 +215,8 @@ class Job:
         self.under_way, self.updating = [], None
         self.rollout = self.train = None
         if self.place is not None:
-            self.place.ended(self)
+            place, self.place = self.place, None
+            place.ended(self)
 
     def waits(self, wait: Wait | None) -> None:
         """Why it is not being served, from now on."""

@@ -11,6 +11,7 @@ more of them.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from math import erf, exp, isfinite, sqrt
 from statistics import NormalDist
@@ -33,9 +34,10 @@ MOST_TURNS = 32
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepDraw:
-    """Tokens and waits of one step; samples in group order."""
+    """Tokens and waits of one step; samples in group order. Without slots, for what is summed up
+    once: a draw is rolled out many times."""
 
     prompts: list[int]
     """Of each group."""
@@ -63,8 +65,11 @@ class StepDraw:
 
     def total_tokens(self, group_size: int) -> int:
         """Of all samples."""
-        prompts = sum(self.prompts) * group_size
-        return prompts + sum(map(sum, self.responses)) + sum(map(sum, self.results))
+        return sum(self.prompts) * group_size + self._beyond_prompts
+
+    @cached_property
+    def _beyond_prompts(self) -> int:
+        return sum(map(sum, self.responses)) + sum(map(sum, self.results))
 
 
 def draw_step(

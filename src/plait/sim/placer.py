@@ -311,16 +311,16 @@ class Placer:
             group.free += group.pool
             group.trainer, group.pool = None, []
         group.free.sort(reverse=True)
-        for changed in self._groups.values() if self._rollout_groups else (group,):
-            changed.facts = None
+        group.facts = None
         self._world.ask(self.decide)
 
     def _committed(self, job: Job, rollout: Rollout | None = None) -> None:
         """A step is done, so its demand is known; it is fitted anew at each."""
         group = self._home[job.run_id]
-        fitted = self._demands.fitted(job, rollout, self._n_shared(group.spec))
+        period_s = self._demands.stepped(job, rollout, self._n_shared(group.spec))
         known = group.bound[job.run_id].demand
-        if known is None or abs(known.period_s - fitted.period_s) > REFIT * known.period_s:
+        if known is None or abs(known.period_s - period_s) > REFIT * known.period_s:
+            fitted = self._demands.fitted(job)
             group.bound[job.run_id] = replace(group.bound[job.run_id], demand=fitted)
             group.facts = None
             if self._waiting and known is None:
