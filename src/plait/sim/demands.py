@@ -19,7 +19,6 @@ from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.world import World
 
-
 _Fit = tuple[JobSpec, StepTimes, int]
 """Whose step it was, its times, and the devices that were shared."""
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from plait.sim.row import Row
 
-
 _worth = attrgetter("keep", "order")
 """The least first."""
 
