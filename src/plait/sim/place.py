@@ -1,7 +1,7 @@
 """Place: where a job runs, as the job sees it.
 
-``full`` is one run's own devices, ``lora`` a base that runs share, ``tenant`` a part of a node group
-that runs share.
+``full`` is one run's own devices, ``lora`` a base that runs share, ``tenant`` a part of a node
+group that runs share.
 """
 
 from typing import TYPE_CHECKING, Protocol

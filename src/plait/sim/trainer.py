@@ -28,6 +28,7 @@ from plait.sim.jobs import Job
 from plait.sim.operation import Operation, Pass
 from plait.sim.record import Record
 from plait.sim.resident import Resident
+from plait.sim.spec import JobSpec
 from plait.sim.worker import Fixed, Worker
 
 
@@ -79,6 +80,13 @@ class Trainer:
     def bound(self, worker: Worker) -> int:
         """Runs that train on a slice."""
         return sum(worker in self._on[run_id] for run_id in self._jobs)
+
+    def part(self, spec: JobSpec) -> list[Worker]:
+        """Neighbouring slices on which the fewest runs train: PlexRL's affinity is to nodes."""
+        n = max(1, spec.train_devices // self.workers[0].n_devices)
+        bound = [self.bound(worker) for worker in self.workers]
+        at = min(range(0, len(self.workers) - n + 1, n), key=lambda i: sum(bound[i : i + n]))
+        return self.workers[at : at + n]
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation; in order within a run."""
