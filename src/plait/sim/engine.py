@@ -311,7 +311,7 @@ class Engine:
             self.on_tail()
 
     def _admit(self) -> None:
-        if self.held_back or self.worker.lost:
+        if not self.queue or self.held_back or self.worker.lost:
             return
         batch, new = self.batch, []
         n, held = len(batch.rows), batch.held
