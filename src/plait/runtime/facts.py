@@ -23,6 +23,8 @@ from plait.runtime.live_views import LiveViews
 from plait.runtime.notice import Notice
 from plait.runtime.pace import Pace
 
+UNMEASURED = KvProfile()
+
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
@@ -91,7 +93,7 @@ class RunFacts:
     @property
     def kv_profile(self) -> KvProfile:
         """Measured footprint of the kind of rollout now asked for or under way."""
-        return self.kv.get(self.evaluating, KvProfile())
+        return self.kv.get(self.evaluating, UNMEASURED)
 
     @property
     def stage(self) -> Stage:
