@@ -212,7 +212,9 @@ class Head(RuleBasedStateMachine):
             self._in_loop(self.queue.decide)
 
     @precondition(lambda self: self.queue._running)
-    @rule(well=st.sampled_from([True, True, False]), seconds=st.floats(0.01, 5.0), plain=st.booleans())
+    @rule(
+        well=st.sampled_from([True, True, False]), seconds=st.floats(0.01, 5.0), plain=st.booleans()
+    )
     def finish(self, well: bool, seconds: float, plain: bool) -> None:
         self.t += seconds
         self.policy.plain = plain

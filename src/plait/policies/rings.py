@@ -34,6 +34,8 @@ CAPACITY = 1.0
 PROJECTED = 4096
 """Projections that are kept, 2 kB each: all runs of a large cluster, whose groups are summed up
 again whenever one of their runs comes or goes."""
+TRIED = 256
+"""Demands whose trials are kept, up to 64 kB each: those of the runs that wait longest."""
 USED = 1e-9
 """Below it a bin is idle, but for rounding."""
 
@@ -87,6 +89,15 @@ def shifted(trace: Floats, shifts: Sequence[int] | NDArray[np.intp]) -> Floats:
     """``d[(b − φ) mod B]``: a row for each shift φ."""
     where = (np.arange(BINS)[None, :] - np.asarray(shifts)[:, None]) % BINS
     return cast(Floats, trace[where])
+
+
+@lru_cache(maxsize=TRIED)
+def trials(demand: Demand | None, horizon_s: float) -> tuple[Floats, Floats]:
+    """The phases to try, in seconds, and a row of the ring for each. Not to be written to."""
+    shifts, phases_s = phases(demand, horizon_s)
+    traces = shifted(project(demand, 0.0, horizon_s), shifts)
+    phases_s.flags.writeable = traces.flags.writeable = False
+    return phases_s, traces
 
 
 def overlaps(load: Floats, shifted_traces: Floats) -> Floats:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from plait.core.errors import ConfigError
 from plait.core.ids import RunId
 from plait.core.placement import GroupFacts, GroupId, PlacedRun, PlacementView, WaitingRun
-from plait.core.plan import Wait
+from plait.core.plan import Wait, reasons
 from plait.policies.protocol import Dispatch, State
 from plait.sim.demands import Demands, n_slices
 from plait.sim.devices import Devices
@@ -108,9 +108,9 @@ class Placer:
         before, policy = self._state, self._scheme.placement
         plan, self._state = policy.decide(view, before, self._world.now())
         self._world.record.decision("placement", policy, view, before, plan)
-        for wait in plan.waits:
-            if wait.run_id in self._waiting:
-                self._waiting[wait.run_id].waits(wait)
+        for run_id, reason in reasons(plan.waits):
+            if (waiting := self._waiting.get(run_id)) is not None:
+                waiting.waits(Wait(run_id=run_id, reason=reason))
         for binding in plan.bind:
             job, group = self._waiting.get(binding.run_id), self._groups[binding.group_id]
             if job is None:
