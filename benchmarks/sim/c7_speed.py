@@ -95,13 +95,13 @@ def measure() -> Measured:
 
 
 def measured(size: Size) -> Measured:
-    """All growth curves, and how far each is from its bar. The weeks have a core of their own
-    meanwhile, the longest first."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
-        longest_first = sorted(size.week, reverse=True)
-        weeks = beside.map(virtual_week, longest_first)
-        curves = curves_of(size)
-        return told(size, curves, dict(zip(longest_first, weeks, strict=True)))
+    """All growth curves, and how far each is from its bar; then the weeks, one after the other, in
+    a process that has done nothing else."""
+    curves = curves_of(size)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+        return told(
+            size, curves, dict(zip(size.week, apart.map(virtual_week, size.week), strict=True))
+        )
 
 
 def curves_of(size: Size) -> Curves:

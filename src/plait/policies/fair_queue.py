@@ -152,8 +152,9 @@ class FairQueue:
         if run is None or run.stage.ended:
             self._entries.pop(run_id, None)
             return
-        known, level = old.get(run_id), self._virtual.get(str(run.priority), 0.0)
-        waits = run_id in self._heads.of
+        known, waits = old.get(run_id), run_id in self._heads.of
+        # Of no account to who is known and does not wait: most that are served meanwhile.
+        level = 0.0 if known and not waits else self._virtual.get(str(run.priority), 0.0)
         entry = fairness.entered(known, run, waits=waits, level=level)
         if waits:
             waited = known is not None and known["waits"]

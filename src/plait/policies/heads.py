@@ -126,6 +126,11 @@ def changed(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
             n = _alike(old, new, i, j)
             i, j, apart = i + n, j + n, 0
             continue
+        if old[i].run_id == new[j].run_id:
+            gone.append(old[i])
+            come.append(new[j])
+            i, j = i + 1, j + 1
+            continue
         apart += 1
         if n := _found(new[j], old, i):
             gone += old[i : i + n]

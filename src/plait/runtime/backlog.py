@@ -106,13 +106,13 @@ class Backlog:
             self._changed.update((r, None) for r, future in waiting.items() if future.done())
         self._changed.update(dict.fromkeys(self._unsure))
         emptied, self.touched = [], []
-        for run_id in self._changed:
-            queue = self._queues.get(run_id, ())
+        for run_id in [r for r in self._changed if r in self._queues]:
+            queue = self._queues[run_id]
             while queue and queue[0].is_dead:
                 queue.popleft().answer(EngineError(GRADIENT_FAILED))
             if queue:
                 self._enter(run_id, queue[0])
-            elif run_id in self._queues:
+            else:
                 self._leave(run_id)
                 emptied.append(run_id)
         self._changed.clear()

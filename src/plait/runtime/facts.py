@@ -23,8 +23,6 @@ from plait.runtime.live_views import LiveViews
 from plait.runtime.notice import Notice
 from plait.runtime.pace import Pace
 
-UNMEASURED = KvProfile()
-
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
@@ -93,7 +91,7 @@ class RunFacts:
     @property
     def kv_profile(self) -> KvProfile:
         """Measured footprint of the kind of rollout now asked for or under way."""
-        return self.kv.get(self.evaluating, UNMEASURED)
+        return self.kv.get(self.evaluating, KvProfile())
 
     @property
     def stage(self) -> Stage:
@@ -114,23 +112,24 @@ class RunFacts:
 
     def view(self) -> RunView:
         """The run as a policy sees it."""
+        spec, pace, worst = self.spec, self.pace, self.worst_blocks
         # Samples paused in the middle of a rollout keep their blocks: the policy must count them.
         holds_cache = self.rollout is Stage.ROLLOUT
         return RunView(
-            run_id=self.spec.run_id,
-            tenant_id=self.spec.tenant_id,
+            run_id=spec.run_id,
+            tenant_id=spec.tenant_id,
             order=self.order,
-            weight=self.spec.weight,
-            priority=self.spec.priority,
+            weight=spec.weight,
+            priority=spec.priority,
             stage=Stage.PAUSED if self.paused and not holds_cache else self.stage,
             stage_since_s=self.since_s,
             step=self.step,
             served=self.served_s,
-            kv_blocks=expected_blocks(self.kv_profile, self.worst_blocks),
-            kv_blocks_worst=self.worst_blocks,
+            kv_blocks=expected_blocks(self.kv_profile, worst) if self.kv else worst,
+            kv_blocks_worst=worst,
             evaluating=self.evaluating,
-            tpts_s=self.pace.tpts_s,
-            alone_s=self.pace.alone_s,
+            tpts_s=pace.tpts_s,
+            alone_s=pace.alone_s,
         )
 
     def staged(self, now: float, journal: Journal) -> None:
@@ -233,4 +232,6 @@ class Roster:
 
     def _live_view(self, run_id: RunId) -> RunView | None:
         facts = self._runs.get(run_id)
-        return None if facts is None or facts.stage.ended else facts.view()
+        if facts is None or (facts.end is not None and facts.end.ended):
+            return None
+        return facts.view()
