@@ -33,6 +33,9 @@ ROUNDING = 1e-6
 """Overlaps that differ by less are equal, in bins."""
 KINDS = 20_000
 """Runs whose kind is remembered before all are forgotten: ten times those of a large cluster."""
+RINGS = 10_000
+"""Groups' rings of which something is remembered before all is forgotten: some for each group of a
+large cluster."""
 SEAM = 0.5
 """Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
@@ -113,9 +116,7 @@ class GroupTable:
         n = len(groups)
         self.runs = [()] * n
         self._loads: dict[int, Floats] = {}
-        self._overlaps: dict[int, dict[Demand | None, float]] = {}
-        """At the best phase, by group and demand."""
-        self._phases: dict[int, dict[Demand | None, int]] = {}
+        self._forget()
         self.place = {group.group_id: i for i, group in enumerate(groups)}
         self._n = np.zeros(n, dtype=np.int64)
         self._device, self._host = np.zeros(n), np.zeros(n)
@@ -226,22 +227,38 @@ class GroupTable:
         return None
 
     def _least(self, demand: Demand | None, i: int, traces: Floats) -> float:
-        """Overlap at the best phase; remembered until the group changes, as who waits for another
-        reason asks at each decision."""
-        load = self._load(i)
-        known = self._overlaps.setdefault(i, {})
-        if demand not in known:
-            known[demand] = float(rings.overlaps(load, traces).min())
-        return known[demand]
+        """Overlap at the best phase; remembered, as a run that waits for another reason is offered
+        the same beside the same others at each decision."""
+        load, key = self._load(i), (self._ring(i), demand)
+        known = self._overlaps.get(key)
+        if known is None:
+            known = self._overlaps[key] = float(rings.overlaps(load, traces).min())
+        return known
 
     def _phase(self, run: WaitingRun, i: int, traces: Floats) -> int:
         """Of the phases with the least overlap, the one that keeps most room for jitter; remembered
         like that overlap."""
-        load = self._load(i)
-        known = self._phases.setdefault(i, {})
-        if run.demand not in known:
-            known[run.demand] = self._best_phase(run, i, load, traces)
-        return known[run.demand]
+        load, key = self._load(i), (self._ring(i), run.demand)
+        known = self._phases.get(key)
+        if known is None:
+            known = self._phases[key] = self._best_phase(run, i, load, traces)
+        return known
+
+    def _ring(self, i: int) -> int:
+        """A number, the same whenever the same runs are on a group."""
+        if i not in self._rings:
+            if len(self._numbers) > RINGS:
+                self._forget()
+            self._rings[i] = self._numbers.setdefault(tuple(self.runs[i]), len(self._numbers))
+        return self._rings[i]
+
+    def _forget(self) -> None:
+        """All that was remembered of rings."""
+        self._numbers: dict[tuple[PlacedRun, ...], int] = {}
+        self._rings: dict[int, int] = {}
+        self._overlaps: dict[tuple[int, Demand | None], float] = {}
+        """At the best phase."""
+        self._phases: dict[tuple[int, Demand | None], int] = {}
 
     def _best_phase(self, run: WaitingRun, i: int, load: Floats, traces: Floats) -> int:
         over = rings.overlaps(load, traces)
@@ -281,8 +298,8 @@ class GroupTable:
 
     def _changed(self, i: int) -> None:
         """What was known of the group's ring is out of date."""
-        for known in (self._loads, self._overlaps, self._phases):
-            known.pop(i, None)
+        self._loads.pop(i, None)
+        self._rings.pop(i, None)
 
     def _enter(self, i: int) -> None:
         self._changed(i)
