@@ -25,6 +25,9 @@ class Silent:
 
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None: ...
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: object, state: object, plan: object) -> None: ...
 
 

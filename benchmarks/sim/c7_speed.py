@@ -1,7 +1,9 @@
 """C7: speed of deciding, and of the simulator, with growth curves.
 
-Timed is ``decide`` alone, on views of states that a policy meets in service: it is asked again and
-again while runs come, are served and go, with the state that it gave back. Times are those of one
+Timed is ``decide``, on views of states that a policy meets in service: it is asked again and
+again while runs come, are served and go, with the state that it gave back. Dispatch is timed in the
+runtime as well, by its own queue (``live_queue``): there the view is brought up to date, and those
+who wait are told. Times are those of one
 core (what others do on the machine meanwhile is not in them); the first decision and the garbage
 collector are. A bar is given as bar ÷ measured (rates: measured ÷ bar), and the figure is the least
 of them.
@@ -16,6 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.figure import Measured
+from benchmarks.sim.live_queue import live_times
 from benchmarks.sim.told import rounded
 from benchmarks.sim.views import GB, Trainer, look_ahead_view, placements
 from plait.core.plan import reasons
@@ -25,6 +28,7 @@ from plait.policies.hrrn import HrrnDispatch
 from plait.policies.node_groups import CyclicPlacement
 from plait.policies.protocol import Dispatch, State
 from plait.policies.registry import make
+from plait.runtime.settings import Settings
 from plait.sim.costs.roofline import costs_of
 from plait.sim.heap import churn
 from plait.sim.schemes import Scheme
@@ -44,8 +48,11 @@ with all different."""
 WAITING = 20
 """One run in so many waits for its update: training takes a tenth to a hundredth of a step
 (MARLaaS §3), and a twentieth is at the upper end of that."""
-AS_THE_RUNTIME = ("views made anew", "all wait, reasons read")
-"""What the live runtime does besides at present; judged like the policy alone."""
+AS_THE_RUNTIME = ("live, one in twenty waits", "live, all wait")
+"""The runtime's own queue: what it does besides is in its times, which are judged alike."""
+SERVED = Settings().max_seqs
+"""Runs that a rollout worker serves at a time, if each has one sample there: their served work is
+new at each decision."""
 ROOMY, SHORT = 2000 * GB, 300 * GB
 """Host memory of a node group: for six jobs, and for one."""
 DISPATCHES: Mapping[str, Dispatch] = {"fair": FairDispatch(), "hrrn": HrrnDispatch()}
@@ -88,13 +95,13 @@ def measure() -> Measured:
 
 
 def measured(size: Size) -> Measured:
-    """All growth curves, and how far each is from its bar. The weeks have a core of their own
-    meanwhile, the longest first."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
-        longest_first = sorted(size.week, reverse=True)
-        weeks = beside.map(virtual_week, longest_first)
-        curves = curves_of(size)
-        return told(size, curves, dict(zip(longest_first, weeks, strict=True)))
+    """All growth curves, and how far each is from its bar; then the weeks, one after the other, in
+    a process that has done nothing else."""
+    curves = curves_of(size)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+        return told(
+            size, curves, dict(zip(size.week, apart.map(virtual_week, size.week), strict=True))
+        )
 
 
 def curves_of(size: Size) -> Curves:
@@ -171,6 +178,10 @@ def dispatch_curves(policy: Dispatch, size: Size) -> dict[str, Any]:
             runs: dispatch_times(policy, runs, runs // WAITING, n[runs]) for runs in size.runs
         },
         "all wait": {runs: dispatch_times(policy, runs, runs, n[runs]) for runs in size.runs},
+        "live, one in twenty waits": live(policy, at, at // WAITING, size.decisions),
+        "live, all wait": live(policy, at, at, size.decisions),
+        "live, all that roll out are served": live(policy, at, at // WAITING, few, n_served=at),
+        "live, decisions written": live(policy, at, at // WAITING, max(5, few // 5), written=True),
         "views made anew": dispatch_times(policy, at, at // WAITING, few, anew=True),
         "all wait, reasons read": dispatch_times(policy, at, at, few, read=reasons),
         "all wait, waits worded": dispatch_times(policy, at, at, max(5, few // 5), read=tuple),
@@ -201,6 +212,27 @@ def dispatch_times(
         took.append(time.thread_time() - start)
         trainer.serve(plan)
     return {"decisions": n_decisions, "waiting": waited / n_decisions, **quantiles(took)}
+
+
+def live(
+    policy: Dispatch,
+    n_runs: int,
+    n_waiting: int,
+    n_decisions: int,
+    *,
+    n_served: int = SERVED,
+    written: bool = False,
+) -> dict[str, float]:
+    """Of the runtime's own training queue, from a worker's answer to its next command."""
+    took, waiting = live_times(
+        policy,
+        n_runs=n_runs,
+        n_waiting=n_waiting,
+        n_served=n_served,
+        n_decisions=n_decisions,
+        written=written,
+    )
+    return {"decisions": n_decisions, "waiting": waiting, **quantiles(took)}
 
 
 def placement_curve(size: Size, host_bytes: int) -> dict[int, dict[str, float]]:

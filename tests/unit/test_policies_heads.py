@@ -36,6 +36,14 @@ def test_only_what_has_changed_is_told() -> None:
     assert come == [new[698], new[-1]]
 
 
+def test_many_in_a_row_that_have_changed_in_their_places_are_told_and_no_others() -> None:
+    old = [item(f"r{i}") for i in range(1000)]
+    new = [replace(i, est_s=9.0) if 300 <= k < 500 else i for k, i in enumerate(old)]
+    gone, come = changed(old, new)
+    assert list(map(id, gone)) == list(map(id, old[300:500]))
+    assert list(map(id, come)) == list(map(id, new[300:500]))
+
+
 def view(*pairs, resident=()) -> DispatchView:
     runs = {r.run_id: r for r, _ in pairs}
     return DispatchView(

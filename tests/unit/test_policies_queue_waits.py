@@ -1,7 +1,7 @@
 import pytest
 
 from plait.core.ids import OpId, RunId
-from plait.core.plan import DispatchPlan, Wait, reasons
+from plait.core.plan import DispatchPlan, Wait, reasons, unusual
 from plait.core.view import WorkItem
 from plait.obs.records import plain
 from plait.policies.queue_waits import QueueWaits
@@ -24,19 +24,20 @@ HELD = Wait(run_id=RunId("z"), reason="paused", detail="why")
 def queue_waits(asked: list[str]) -> QueueWaits:
     def order():
         asked.append("order")
-        return [item("a"), item("b"), item("c")], [HELD]
+        return [item("a"), item("b"), item("c")]
 
     def note(run_id: RunId) -> str:
         asked.append(run_id)
         return f"note {run_id}"
 
-    return QueueWaits(n=3, n_served=1, order=order, note=note)
+    return QueueWaits(n=3, n_served=1, order=order, held=lambda: [HELD], note=note)
 
 
 def test_nothing_is_ordered_or_worded_before_somebody_asks() -> None:
     asked: list[str] = []
     told = queue_waits(asked)
     assert len(told) == 3
+    assert unusual(told) == ("trainer_busy", {"z": "paused"})
     assert asked == []
     assert list(reasons(told)) == [("b", "trainer_busy"), ("c", "trainer_busy"), ("z", "paused")]
     assert asked == ["order"]

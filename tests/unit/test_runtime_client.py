@@ -43,6 +43,9 @@ class Events:
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
         self.events.append((kind, detail))
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: object, state: object, plan: object) -> None: ...
 
 

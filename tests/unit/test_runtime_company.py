@@ -49,7 +49,8 @@ class Counter:
             self.roster, FairDispatch(), now=lambda: 0.0, journal=Silent(), may_share=may_share
         )
         self.queue.attach(self.worker)
-        self.queue._resident = set(resident)
+        for run_id in resident:
+            self.queue._resident.add(run_id)
         self.futures = {run_id: self.ask(run_id) for run_id in RUNS}
 
     def ask(self, run_id: RunId, name: str = "gradient") -> Any:
@@ -164,6 +165,9 @@ class Seen:
 
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
         self.kinds.append(kind)
+
+    def keeps(self, kind: str) -> bool:
+        return True
 
     def decision(self, kind: str, view: object, state: object, plan: object) -> None:
         if isinstance(plan, DispatchPlan):

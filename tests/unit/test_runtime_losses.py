@@ -43,6 +43,9 @@ class Spans:
         self.kinds.append(kind)
         self.news.set()
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: object, state: object, plan: object) -> None: ...
 
     async def rolling(self, *runs: str) -> None:

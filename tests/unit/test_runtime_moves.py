@@ -40,6 +40,9 @@ class Seen:
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
         self.kinds.append(kind)
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: Any, state: object, plan: Any) -> None:
         if kind == "moves":
             self.moves.append((view, plan))

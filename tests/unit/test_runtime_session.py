@@ -36,6 +36,9 @@ class Events:
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None:
         self.kinds.append(kind)
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: object, state: object, plan: object) -> None:
         self.decisions.append((kind, plan))
 

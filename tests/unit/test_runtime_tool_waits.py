@@ -44,6 +44,9 @@ class World:
     def mark_prefix(self, *mark: Any) -> None:
         self.marks.append(mark)
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: Any, state: Any, plan: Any) -> None:
         self.plans.append((kind, view, plan.keep))
 

@@ -60,6 +60,9 @@ class Homes:
     def __init__(self) -> None:
         self.rows: list[tuple[HomeView, HomePlan]] = []
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: Any, state: object, plan: Any) -> None:
         if kind == "home":
             self.rows.append((view, plan))

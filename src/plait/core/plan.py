@@ -35,6 +35,15 @@ class LazyWaits(Sequence[Wait]):
     def word(self, place: int) -> Wait:
         """The wait at ``place``, from 0."""
 
+    @property
+    def usual(self) -> str:
+        """The reason of all that are not ``unusual``."""
+        return ""
+
+    def unusual(self) -> Iterable[tuple[RunId, str]]:
+        """Run and reason of each that has another than the usual one, in any order."""
+        return self.reasons()
+
     @overload
     def __getitem__(self, place: int) -> Wait: ...
     @overload
@@ -63,6 +72,13 @@ def reasons(waits: Sequence[Wait]) -> Iterable[tuple[RunId, str]]:
     if isinstance(waits, LazyWaits):
         return waits.reasons()
     return ((wait.run_id, wait.reason) for wait in waits)
+
+
+def unusual(waits: Sequence[Wait]) -> tuple[str, dict[RunId, str]]:
+    """The reason of most, and the reasons of the others: known before anybody is put in order."""
+    if isinstance(waits, LazyWaits):
+        return waits.usual, dict(waits.unusual())
+    return "", {wait.run_id: wait.reason for wait in waits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,9 +119,13 @@ class Recorder:
 
     def event(self, kind: str, *, now: float, run: RunId | None = None, **detail: Any) -> None:
         """Something that happened; what happened to the launch itself has no run."""
-        if self._sparse and kind not in LASTING:
+        if not self.keeps(kind):
             return
         self._events.write({**plain(detail), "t": self.t(now), "run": run, "kind": kind})
+
+    def keeps(self, kind: str) -> bool:
+        """Events of that kind are written."""
+        return not self._sparse or kind in LASTING
 
     def outside(self, what: str, *, run: RunId, key: str, t0: float, t1: float) -> None:
         """Time spent outside the workers: a ``tool`` call or a ``reward``; ``key`` tells them

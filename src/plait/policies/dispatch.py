@@ -50,7 +50,8 @@ class FairDispatch:
             waits=QueueWaits(
                 n=len(line.keys) - len(served) + len(line.paused),
                 n_served=len(served),
-                order=lambda: (list(line.queue()), held_up(view.items, line.paused)),
+                order=lambda: list(line.queue()),
+                held=lambda: held_up(view.items, line.paused),
                 note=line.note,
             ),
         )
@@ -120,7 +121,10 @@ def serve(
         op_id=queue[0].op_id if queue else None,
         along=tuple(item.op_id for item in along),
         waits=QueueWaits(
-            n=len(queue) - n_served + len(held), n_served=n_served, order=lambda: (queue, held)
+            n=len(queue) - n_served + len(held),
+            n_served=n_served,
+            order=lambda: queue,
+            held=lambda: held,
         ),
     )
 

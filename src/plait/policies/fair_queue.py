@@ -27,7 +27,7 @@ Key = tuple[int, float, bool, float, int, RunId, WorkItem]
 is, and its head."""
 
 FEW = 64
-"""Changes up to which places are looked for one by one, rather than all sorted."""
+"""Places up to which each is looked for by itself, rather than all sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Line:
         if first is None:
             return []
         due = [next(queue)]
-        if not due[0].rows:
+        if not 0 < due[0].rows < most:
             return due
         until = first[1] + self.entries[first[5]].get("step", 0.0)
         for item, (level, tag, *_) in zip(queue, ranked, strict=False):
@@ -104,9 +104,11 @@ class FairQueue:
         self._since_overdue = int(state.get("since_overdue", 0))
         if not as_left:
             touched |= self._heads.runs.keys() | self._keys.keys()
-        few = len(touched) <= FEW
+        placed = [r for r in touched if r in self._keys or r in self._heads.of]
+        few = len(placed) <= FEW
         for run_id in touched:
             self._enter(run_id, old)
+        for run_id in placed:
             self._place(run_id, one_by_one=few)
         if not few:
             self._sorted = sorted(self._keys.values())
@@ -150,8 +152,9 @@ class FairQueue:
         if run is None or run.stage.ended:
             self._entries.pop(run_id, None)
             return
-        known, level = old.get(run_id), self._virtual.get(str(run.priority), 0.0)
-        waits = run_id in self._heads.of
+        known, waits = old.get(run_id), run_id in self._heads.of
+        # Of no account to who is known and does not wait: most that are served meanwhile.
+        level = 0.0 if known and not waits else self._virtual.get(str(run.priority), 0.0)
         entry = fairness.entered(known, run, waits=waits, level=level)
         if waits:
             waited = known is not None and known["waits"]

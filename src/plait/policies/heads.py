@@ -8,7 +8,8 @@ Left to others: the order of service (``fair_queue``, ``hrrn``).
 """
 
 from collections.abc import Sequence
-from operator import attrgetter, is_
+from itertools import compress
+from operator import attrgetter, is_, is_not
 from typing import TypeVar
 
 from plait.core.ids import RunId
@@ -53,6 +54,8 @@ class Heads:
             self.runs.pop(run_id, None)
         for run in come_runs:
             known, self.runs[run.run_id] = self.runs.get(run.run_id), run
+            if known is run:
+                continue
             if known is None or _matters(known) != _matters(run):
                 touched.add(run.run_id)
         if view.resident != old.resident:
@@ -61,7 +64,8 @@ class Heads:
             self.resident = now
         touched |= self._follow_items(old.items, view.items)
         for run_id in touched:
-            self._settle(run_id)
+            if run_id in self._item_of or run_id in self.of or run_id in self.paused:
+                self._settle(run_id)
         return touched
 
     def _follow_items(self, before: Sequence[WorkItem], items: Sequence[WorkItem]) -> set[RunId]:
@@ -110,6 +114,10 @@ class Heads:
 def changed(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """What is in ``old`` and no longer in ``new``, and what has come: found quickly where few have,
     and the others are the same objects in the same order. Elsewhere one may be in both."""
+    if len(old) == len(new):
+        differ = list(compress(range(len(old)), map(is_not, old, new)))
+        if all(old[k].run_id == new[k].run_id for k in differ):
+            return [old[k] for k in differ], [new[k] for k in differ]
     gone: list[T] = []
     come: list[T] = []
     i = j = apart = 0
@@ -117,6 +125,11 @@ def changed(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
         if old[i] is new[j]:
             n = _alike(old, new, i, j)
             i, j, apart = i + n, j + n, 0
+            continue
+        if old[i].run_id == new[j].run_id:
+            gone.append(old[i])
+            come.append(new[j])
+            i, j = i + 1, j + 1
             continue
         apart += 1
         if n := _found(new[j], old, i):

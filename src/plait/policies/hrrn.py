@@ -46,7 +46,7 @@ class HrrnDispatch:
         ranking, paused = ratios.at(now), frozenset(ratios.heads.paused)
         first = ranking.first
         served = [] if first is None else [first]
-        if first is not None and first.rows:
+        if first is not None and 0 < first.rows < self.merge_rows:
             served += company(ranking.queue(), self.merge_rows)
         plan = DispatchPlan(
             op_id=served[0].op_id if served else None,
@@ -54,7 +54,8 @@ class HrrnDispatch:
             waits=QueueWaits(
                 n=len(ratios.heads.of) - len(served) + len(paused),
                 n_served=len(served),
-                order=lambda: (ranking.queue(), held_up(view.items, paused)),
+                order=ranking.queue,
+                held=lambda: held_up(view.items, paused),
             ),
         )
         return plan, Kept(state, ratios)

@@ -33,6 +33,9 @@ ROUNDING = 1e-6
 """Overlaps that differ by less are equal, in bins."""
 KINDS = 20_000
 """Runs whose kind is remembered before all are forgotten: ten times those of a large cluster."""
+RINGS = 10_000
+"""Groups' rings of which something is remembered before all is forgotten: some for each group of a
+large cluster."""
 SEAM = 0.5
 """Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
@@ -104,7 +107,7 @@ class GroupTable:
             facts = groups[i]
             self.runs[i] = facts.runs
             self.fresh.add(i)
-            self._loads.pop(i, None)
+            self._changed(i)
             self._n[i], self._device[i] = facts.n_devices, facts.device_bytes
             self._host[i] = facts.host_bytes
             self._sum_up(i, entries[facts.group_id])
@@ -113,6 +116,7 @@ class GroupTable:
         n = len(groups)
         self.runs = [()] * n
         self._loads: dict[int, Floats] = {}
+        self._forget()
         self.place = {group.group_id: i for i, group in enumerate(groups)}
         self._n = np.zeros(n, dtype=np.int64)
         self._device, self._host = np.zeros(n), np.zeros(n)
@@ -200,10 +204,8 @@ class GroupTable:
     def _best(
         self, run: WaitingRun, prefer: Literal["spread", "pack"], where: NDArray[np.intp]
     ) -> Spot | None:
-        base = rings.project(run.demand, 0.0, self.horizon_s)
-        shifts, phases_s = rings.phases(run.demand, self.horizon_s)
-        traces = rings.shifted(base, shifts)
-        mean = float(base.mean())
+        phases_s, traces = rings.trials(run.demand, self.horizon_s)
+        mean = float(rings.project(run.demand, 0.0, self.horizon_s).mean())
         lower = np.maximum(0.0, self._mean[where] + mean - rings.CAPACITY) * rings.BINS
         lower[lower < ROUNDING] = 0.0
         load = self._mean[where] if prefer == "spread" else -self._mean[where]
@@ -214,7 +216,7 @@ class GroupTable:
         for place, k in enumerate(ranked):
             if least <= lower[k] + ROUNDING:
                 break
-            over = float(rings.overlaps(self._load(int(where[k])), traces).min())
+            over = self._least(run.demand, int(where[k]), traces)
             over = 0.0 if over < seam else over
             least = min(least, over)
             found.append((over, place, int(where[k])))
@@ -224,14 +226,47 @@ class GroupTable:
                 return Spot(i=i, phase_s=float(phases_s[at]), mean=mean)
         return None
 
+    def _least(self, demand: Demand | None, i: int, traces: Floats) -> float:
+        """Overlap at the best phase; remembered, as a run that waits for another reason is offered
+        the same beside the same others at each decision."""
+        load, key = self._load(i), (self._ring(i), demand)
+        known = self._overlaps.get(key)
+        if known is None:
+            known = self._overlaps[key] = float(rings.overlaps(load, traces).min())
+        return known
+
     def _phase(self, run: WaitingRun, i: int, traces: Floats) -> int:
-        """Of the phases with the least overlap, the one that keeps most room for jitter."""
-        over = rings.overlaps(self._load(i), traces)
+        """Of the phases with the least overlap, the one that keeps most room for jitter; remembered
+        like that overlap."""
+        load, key = self._load(i), (self._ring(i), run.demand)
+        known = self._phases.get(key)
+        if known is None:
+            known = self._phases[key] = self._best_phase(run, i, load, traces)
+        return known
+
+    def _ring(self, i: int) -> int:
+        """A number, the same whenever the same runs are on a group."""
+        if i not in self._rings:
+            if len(self._numbers) > RINGS:
+                self._forget()
+            self._rings[i] = self._numbers.setdefault(tuple(self.runs[i]), len(self._numbers))
+        return self._rings[i]
+
+    def _forget(self) -> None:
+        """All that was remembered of rings."""
+        self._numbers: dict[tuple[PlacedRun, ...], int] = {}
+        self._rings: dict[int, int] = {}
+        self._overlaps: dict[tuple[int, Demand | None], float] = {}
+        """At the best phase."""
+        self._phases: dict[tuple[int, Demand | None], int] = {}
+
+    def _best_phase(self, run: WaitingRun, i: int, load: Floats, traces: Floats) -> int:
+        over = rings.overlaps(load, traces)
         equal = np.flatnonzero(over <= over.min() + ROUNDING)
         if len(equal) == 1 or run.demand is None or not self.runs[i]:
             return int(equal[0])
         step = rings.BINS / rings.steps(run.demand, self.horizon_s)
-        wide = rings.widened(self._load(i), max(1, round(JITTER * step)))
+        wide = rings.widened(load, max(1, round(JITTER * step)))
         return int(equal[int(rings.overlaps(wide, traces[equal]).argmin())])
 
     def _within_slack(self, run: WaitingRun, i: int, trace: Floats) -> bool:
@@ -261,7 +296,13 @@ class GroupTable:
                 self._loads[i] = np.array(entry["load"], dtype=np.float64)
         return self._loads[i]
 
+    def _changed(self, i: int) -> None:
+        """What was known of the group's ring is out of date."""
+        self._loads.pop(i, None)
+        self._rings.pop(i, None)
+
     def _enter(self, i: int) -> None:
+        self._changed(i)
         entry = node_index.entry(self.runs[i], self.horizon_s)
         self.entries[self.groups[i].group_id] = entry
         self._loads[i] = np.array(entry["load"], dtype=np.float64)

@@ -3,7 +3,7 @@
 Left to others: the order of the queue, and what is said besides (``note``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from plait.core.ids import RunId
@@ -11,45 +11,58 @@ from plait.core.plan import LazyWaits, Wait
 from plait.core.view import WorkItem
 from plait.policies import waits
 
-Order = tuple[Sequence[WorkItem], Sequence[Wait]]
-"""Heads in order of service, and the waits of those that are not in the queue."""
+
+def nobody() -> Sequence[Wait]:
+    """Is held."""
+    return ()
 
 
 class QueueWaits(LazyWaits):
     """Of the runs behind the first ``n_served`` of a queue, then of those that are held."""
 
-    __slots__ = ("_ahead_s", "_n", "_n_served", "_note", "_order", "_ordered")
+    __slots__ = ("_ahead_s", "_held", "_n", "_n_served", "_note", "_order", "_ordered")
 
     def __init__(
         self,
         *,
         n: int,
         n_served: int,
-        order: Callable[[], Order],
+        order: Callable[[], Sequence[WorkItem]],
+        held: Callable[[], Sequence[Wait]] = nobody,
         note: Callable[[RunId], str] = lambda run_id: "",
     ) -> None:
-        """``n``: how many waits there are; ``order`` is called once, if at all."""
+        """``n``: how many waits there are; ``order``: all heads in order of service, asked for
+        once, if at all; ``held``: the waits of those that are not in the queue."""
         self._n, self._n_served, self._order, self._note = n, n_served, order, note
-        self._ordered: Order | None = None
+        self._held = held
+        self._ordered: Sequence[WorkItem] | None = None
         self._ahead_s: Sequence[float] = ()
 
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def usual(self) -> str:
+        """Who is in the queue waits for the trainer."""
+        return waits.TRAINER_BUSY
+
+    def unusual(self) -> Iterable[tuple[RunId, str]]:
+        """Who is held."""
+        return ((wait.run_id, wait.reason) for wait in self._held())
+
     def reasons(self) -> Iterator[tuple[RunId, str]]:
         """Run and reason of each, in order."""
-        queue, held = self._known()
-        for item in queue[self._n_served :]:
+        for item in self._queue()[self._n_served :]:
             yield item.run_id, waits.TRAINER_BUSY
-        for wait in held:
+        for wait in self._held():
             yield wait.run_id, wait.reason
 
     def word(self, place: int) -> Wait:
         """Behind whom it stands, and how much work is before it."""
-        queue, held = self._known()
+        queue = self._queue()
         at = self._n_served + place
         if at >= len(queue):
-            return held[at - len(queue)]
+            return self._held()[at - len(queue)]
         if not self._ahead_s:
             self._ahead_s = list(accumulate((item.est_s for item in queue), initial=0.0))
         item = queue[at]
@@ -62,7 +75,7 @@ class QueueWaits(LazyWaits):
             position=place + 1,
         )
 
-    def _known(self) -> Order:
+    def _queue(self) -> Sequence[WorkItem]:
         if self._ordered is None:
             self._ordered = self._order()
         return self._ordered

@@ -31,6 +31,11 @@ PHASES = 32
 """Tried at most per run: 3 % of a step apart, below its jitter."""
 CAPACITY = 1.0
 """All of a group's devices."""
+PROJECTED = 4096
+"""Projections that are kept, 2 kB each: all runs of a large cluster, whose groups are summed up
+again whenever one of their runs comes or goes."""
+TRIED = 256
+"""Demands whose trials are kept, up to 64 kB each: those of the runs that wait longest."""
 USED = 1e-9
 """Below it a bin is idle, but for rounding."""
 
@@ -48,11 +53,19 @@ def steps(demand: Demand, horizon_s: float) -> int:
     return max(1, round(horizon_s / demand.period_s))
 
 
+@lru_cache(maxsize=PROJECTED)
 def project(demand: Demand | None, phase_s: float, horizon_s: float) -> Floats:
-    """The run's share of the group's devices in each bin of the ring; all where none is known."""
+    """The run's share of the group's devices in each bin of the ring; all where none is known.
+    Not to be written to."""
     if demand is None:
-        return np.full(BINS, CAPACITY)
-    n = steps(demand, horizon_s)
+        ring = np.full(BINS, CAPACITY)
+    else:
+        ring = _projected(demand, phase_s, steps(demand, horizon_s))
+    ring.flags.writeable = False
+    return ring
+
+
+def _projected(demand: Demand, phase_s: float, n: int) -> Floats:
     bins = np.asarray(demand.bins, dtype=np.float64)
     edges, integral = _edges(n) - phase_s / demand.period_s, np.empty(len(bins) + 1)
     integral[0] = 0.0
@@ -76,6 +89,15 @@ def shifted(trace: Floats, shifts: Sequence[int] | NDArray[np.intp]) -> Floats:
     """``d[(b − φ) mod B]``: a row for each shift φ."""
     where = (np.arange(BINS)[None, :] - np.asarray(shifts)[:, None]) % BINS
     return cast(Floats, trace[where])
+
+
+@lru_cache(maxsize=TRIED)
+def trials(demand: Demand | None, horizon_s: float) -> tuple[Floats, Floats]:
+    """The phases to try, in seconds, and a row of the ring for each. Not to be written to."""
+    shifts, phases_s = phases(demand, horizon_s)
+    traces = shifted(project(demand, 0.0, horizon_s), shifts)
+    phases_s.flags.writeable = traces.flags.writeable = False
+    return phases_s, traces
 
 
 def overlaps(load: Floats, shifted_traces: Floats) -> Floats:

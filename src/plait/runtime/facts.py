@@ -1,7 +1,9 @@
-"""Facts: what the head knows of each run, from which views are built.
+"""Facts: what the head knows of each run, from which views are made.
 
 Mutable, owned by the head's event loop alone. Policies never see these objects, only the frozen
-``RunView`` made from them.
+``RunView`` made from them. Whoever keeps something that is made from facts is told which have
+changed (``Roster.watch``): any that an attribute of was set, so what is changed in place (``kv``,
+``pace``) is followed by setting one.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,8 @@ from plait.core.view import RunView
 from plait.profiles.kv import KvProfile, expected_blocks
 from plait.profiles.timing import TimingProfile
 from plait.runtime.journal import Journal
+from plait.runtime.live_views import LiveViews
+from plait.runtime.notice import Notice
 from plait.runtime.pace import Pace
 
 
@@ -24,6 +28,9 @@ from plait.runtime.pace import Pace
 class RunFacts:
     """One run, live."""
 
+    watchers: Sequence[dict[RunId, None]] = ()
+    """Sets of runs that have changed, to which this one adds itself. The first field, since every
+    other one that is set asks for it."""
     spec: RunSpec
     order: int
     rollout: Stage | None = None
@@ -47,8 +54,8 @@ class RunFacts:
     evaluating: bool = False
     reason: str = ""
     """Why the run ended, where it ended badly."""
-    told: tuple[Sequence[Wait], int] | None = None
-    """The waits of the last decision that left it waiting, and which of them is its own."""
+    told: Notice | None = None
+    """Where it stands why it was left waiting."""
     wait_reason: str = ""
     worst_blocks: int = 0
     """Cache blocks of its current or next rollout if every sample ran to its limit."""
@@ -71,6 +78,11 @@ class RunFacts:
     published: set[int] = field(default_factory=set)
     uncommitted: list[ForwardBackward] = field(default_factory=list)
     """Redo list: gradients accumulated on the worker since the committed version."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        for changed in self.watchers:
+            changed[self.spec.run_id] = None
 
     def version_path(self, version: int) -> str:
         """Directory of a committed version that is still kept."""
@@ -100,23 +112,24 @@ class RunFacts:
 
     def view(self) -> RunView:
         """The run as a policy sees it."""
+        spec, pace, worst = self.spec, self.pace, self.worst_blocks
         # Samples paused in the middle of a rollout keep their blocks: the policy must count them.
         holds_cache = self.rollout is Stage.ROLLOUT
         return RunView(
-            run_id=self.spec.run_id,
-            tenant_id=self.spec.tenant_id,
+            run_id=spec.run_id,
+            tenant_id=spec.tenant_id,
             order=self.order,
-            weight=self.spec.weight,
-            priority=self.spec.priority,
+            weight=spec.weight,
+            priority=spec.priority,
             stage=Stage.PAUSED if self.paused and not holds_cache else self.stage,
             stage_since_s=self.since_s,
             step=self.step,
             served=self.served_s,
-            kv_blocks=expected_blocks(self.kv_profile, self.worst_blocks),
-            kv_blocks_worst=self.worst_blocks,
+            kv_blocks=expected_blocks(self.kv_profile, worst) if self.kv else worst,
+            kv_blocks_worst=worst,
             evaluating=self.evaluating,
-            tpts_s=self.pace.tpts_s,
-            alone_s=self.pace.alone_s,
+            tpts_s=pace.tpts_s,
+            alone_s=pace.alone_s,
         )
 
     def staged(self, now: float, journal: Journal) -> None:
@@ -128,20 +141,23 @@ class RunFacts:
     @property
     def wait(self) -> Wait | None:
         """Why it is not being served, as its owner is told."""
-        return None if self.told is None else self.told[0][self.told[1]]
+        return None if self.told is None else self.told.of(self.spec.run_id)
 
-    def waits_for(self, waits: Sequence[Wait], place: int, reason: str, journal: Journal) -> None:
+    def waits_for(self, notice: Notice, reason: str, journal: Journal) -> None:
         """Let its owner know why it is not being served; written down when the reason changes."""
-        if self.told is None or self.wait_reason != reason:
-            wait = waits[place]
-            journal.event(
-                self.spec.run_id,
-                "wait",
-                reason=wait.reason,
-                detail=wait.detail,
-                position=wait.position,
-            )
-        self.told, self.wait_reason = (waits, place), reason
+        known = self.told is not None and self.wait_reason == reason
+        if known and self.told is notice:
+            return
+        self.told, self.wait_reason = notice, reason
+        if known or not journal.keeps("wait") or (wait := self.wait) is None:
+            return
+        journal.event(
+            self.spec.run_id,
+            "wait",
+            reason=wait.reason,
+            detail=wait.detail,
+            position=wait.position,
+        )
 
     def check_live(self) -> None:
         """RunEnded, with the reason, if the run takes nothing more."""
@@ -157,6 +173,8 @@ class Roster:
     def __init__(self) -> None:
         self._runs: dict[RunId, RunFacts] = {}
         self._n_added = 0
+        self._watchers: list[dict[RunId, None]] = []
+        self._live = LiveViews(self.watch(), self._live_view)
         self.closed: PlaitError | None = None
         """Why nothing can run here any more, once that is so."""
 
@@ -168,11 +186,21 @@ class Roster:
         facts = RunFacts(spec=spec, order=self._n_added, since_s=now)
         self._n_added += 1
         self._runs[spec.run_id] = facts
+        facts.watchers = self._watchers
         return facts
 
     def remove(self, run_id: RunId) -> None:
         """Forget a run; it may be entered again."""
         self._runs.pop(run_id, None)
+        for changed in self._watchers:
+            changed[run_id] = None
+
+    def watch(self) -> dict[RunId, None]:
+        """A set of the runs that change from now on, and of all that there are; whoever asked for
+        it takes out what has been seen to."""
+        changed: dict[RunId, None] = dict.fromkeys(self._runs)
+        self._watchers.append(changed)
+        return changed
 
     def check_open(self) -> None:
         """Raise what closed the roster, if anything did."""
@@ -200,4 +228,10 @@ class Roster:
 
     def live_views(self) -> tuple[RunView, ...]:
         """Views of the runs that have not ended."""
-        return tuple(r.view() for r in self._runs.values() if not r.stage.ended)
+        return self._live.look()
+
+    def _live_view(self, run_id: RunId) -> RunView | None:
+        facts = self._runs.get(run_id)
+        if facts is None or (facts.end is not None and facts.end.ended):
+            return None
+        return facts.view()

@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 from plait.core.errors import RunEnded
 from plait.core.ids import RunId
-from plait.core.plan import AdmissionPlan, reasons
+from plait.core.plan import AdmissionPlan
 from plait.core.runs import Stage
 from plait.core.view import AdmissionView
 from plait.policies.protocol import Admission, State
 from plait.profiles import kv
 from plait.runtime.facts import Roster, RunFacts
 from plait.runtime.journal import Journal
+from plait.runtime.notice import Notice
 
 
 class Gate:
@@ -35,6 +36,7 @@ class Gate:
         self._journal = journal
         self._state: State = {}
         self._waiting: dict[RunId, asyncio.Future[None]] = {}
+        self._notice = Notice()
         self._last: tuple[AdmissionView, AdmissionPlan] | None = None
 
     async def enter(self, facts: RunFacts, worst_blocks: int, *, evaluating: bool) -> None:
@@ -66,7 +68,7 @@ class Gate:
                 peak_blocks=facts.kv_peak_blocks,
                 throttled=facts.kv_throttled,
             )
-            facts.kv[facts.evaluating] = kv.update(facts.kv_profile, seen)
+            facts.kv = {**facts.kv, facts.evaluating: kv.update(facts.kv_profile, seen)}
         facts.evaluating = False
         self._stage(facts, then)
         self.decide()
@@ -88,10 +90,10 @@ class Gate:
         if plan.admit or self._last != (view, plan):
             self._journal.decision("admission", view, before, plan)
             self._last = (view, plan)
-        for place, (run_id, reason) in enumerate(reasons(plan.waits)):
+        for run_id, reason in self._notice.put_up(plan.waits, self._waiting):
             facts = self._roster[run_id]
             if facts.rollout is Stage.WAIT_ROLLOUT:
-                facts.waits_for(plan.waits, place, reason, self._journal)
+                facts.waits_for(self._notice, reason, self._journal)
         for run_id in plan.admit:
             future = self._waiting.get(run_id)
             if future is not None and not future.done():

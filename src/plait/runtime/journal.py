@@ -23,6 +23,10 @@ class Journal(Protocol):
 
     def event(self, run_id: RunId | None, kind: str, **detail: object) -> None: ...
 
+    def keeps(self, kind: str) -> bool:
+        """Events of that kind are written: where not, nobody need find words for them."""
+        ...
+
     def decision(self, kind: str, view: object, state: State, plan: object) -> None: ...
 
 
@@ -78,6 +82,10 @@ class LaunchJournal:
         """Something that happened to a run, or to the launch."""
         with self._guarded():
             self.recorder.event(kind, now=self._now(), run=run_id, **detail)
+
+    def keeps(self, kind: str) -> bool:
+        """As the recorder does."""
+        return self.recorder.keeps(kind)
 
     def decision(self, kind: str, view: object, state: State, plan: object) -> None:
         """A policy's answer and all that it was told."""

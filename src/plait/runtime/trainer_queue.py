@@ -7,50 +7,34 @@ replaced) is brought back first: its committed version, then the gradients accum
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from plait.core.errors import EngineError, PlaitError, WorkerLost
+from plait.core.errors import PlaitError, WorkerLost
 from plait.core.ids import OpId, RunId
 from plait.core.operations import (
     Create,
     ForwardBackward,
     ForwardResult,
     Load,
-    OptimStep,
     Result,
     TrainOp,
 )
-from plait.core.plan import reasons
 from plait.core.runs import Stage
-from plait.core.view import DispatchView, WorkItem
+from plait.core.view import DispatchView
 from plait.policies.protocol import Dispatch, State
 from plait.profiles import timing
 from plait.profiles.tokens import distinct_tokens
 from plait.runtime import messages as m
+from plait.runtime.backlog import Backlog, Pending
 from plait.runtime.facts import Roster, RunFacts
-from plait.runtime.gradients import GRADIENT_FAILED, Gradient
+from plait.runtime.gradients import Gradient
 from plait.runtime.handle import WorkerHandle
 from plait.runtime.journal import Journal
+from plait.runtime.notice import Notice
 
 MAX_LOSSES = 2
 """An operation under which the worker died this often is the cause, not the victim: it fails. A
 death in company is nobody's, but whoever was there goes by itself from then on."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    op: TrainOp
-    future: asyncio.Future[Result]
-    since_s: float
-    save_to: str | None
-    tokens: int
-    behind: tuple[Gradient, ...]
-    """Gradients without which this is not to be done."""
-    rows: int
-    """As in ``WorkItem``, if the run's state is on the worker."""
-    losses: int = 0
 
 
 class TrainerQueue:
@@ -69,17 +53,19 @@ class TrainerQueue:
         self._roster, self._policy, self._now = roster, policy, now
         self._journal, self._may_share = journal, may_share
         self._state: State = {}
-        self._queues: dict[RunId, deque[_Pending]] = {}
-        self._running: dict[OpId, _Pending] = {}
+        self._backlog = Backlog(roster)
+        self._resident = self._backlog.resident
+        self._notice = Notice()
+        self._running: dict[OpId, Pending] = {}
         self._worker: WorkerHandle | None = None
-        self._resident: set[RunId] = set()
         self._doubtful: set[RunId] = set()
         """Runs to forget as soon as what is running for them has ended."""
         self._last: tuple[DispatchView, object] | None = None
 
     def attach(self, worker: WorkerHandle) -> None:
         """Use this worker from now on; nothing is resident on it yet."""
-        self._worker, self._resident = worker, set()
+        self._worker = worker
+        self._resident.clear()
         self.decide()
 
     def submit(
@@ -93,8 +79,7 @@ class TrainerQueue:
         n_rows = 0
         if self._may_share and isinstance(op, ForwardBackward):
             n_rows = distinct_tokens(d.input_tokens for d in op.data)
-        pending = _Pending(op, future, self._now(), save_to, tokens, behind, n_rows)
-        self._queues.setdefault(op.run_id, deque()).append(pending)
+        self._backlog.append(Pending(op, future, self._now(), save_to, tokens, behind, n_rows))
         if facts.train is None:
             self._stage(facts, Stage.WAIT_TRAIN)
         self.decide()
@@ -104,43 +89,28 @@ class TrainerQueue:
         """If the worker is free, ask the policy what it does next."""
         if self._running or self._worker is None:
             return
-        for run_id, queue in self._queues.items():
-            while queue and _is_dead(queue[0]):
-                _answer(queue.popleft().future, EngineError(GRADIENT_FAILED))
-                if not queue:
-                    self._stage(self._roster[run_id], None)
-        items = tuple(
-            WorkItem(
-                op_id=q[0].op.op_id,
-                run_id=run_id,
-                kind=type(q[0].op).__name__,
-                est_s=timing.expected_s(
-                    self._roster[run_id].timing, type(q[0].op).__name__, q[0].tokens
-                ),
-                tokens=q[0].tokens,
-                waiting_since_s=q[0].since_s,
-                rows=q[0].rows if run_id in self._resident else 0,
-                finishes=isinstance(q[0].op, OptimStep) and bool(self._roster[run_id].uncommitted),
-            )
-            for run_id, q in self._queues.items()
-            if q and not self._roster[run_id].paused
-        )
+        for run_id in self._backlog.refresh():
+            self._stage(self._roster[run_id], None)
+        items = self._backlog.items()
         if not items:
             return
-        resident = tuple(sorted(self._resident))
-        view = DispatchView(items=items, runs=self._roster.live_views(), resident=resident)
+        view = DispatchView(
+            items=items, runs=self._roster.live_views(), resident=self._resident.ids()
+        )
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._now())
         if plan.op_id is not None or self._last != (view, plan):
             self._journal.decision("dispatch", view, before, plan)
             self._last = (view, plan)
-        for place, (run_id, reason) in enumerate(reasons(plan.waits)):
+        chosen = [] if plan.op_id is None else [plan.op_id, *plan.along]
+        together = [self._backlog.take(op_id) for op_id in chosen]
+        served = {pending.op.run_id for pending in together}
+        newcomers = [run_id for run_id in self._backlog.touched if run_id not in served]
+        for run_id, reason in self._notice.put_up(plan.waits, newcomers):
             facts = self._roster[run_id]
             if facts.rollout is None:
-                facts.waits_for(plan.waits, place, reason, self._journal)
-        heads = {q[0].op.op_id: q for q in self._queues.values() if q}
-        chosen = [] if plan.op_id is None else [plan.op_id, *plan.along]
-        self._start([heads[op_id].popleft() for op_id in chosen])
+                facts.waits_for(self._notice, reason, self._journal)
+        self._start(together)
 
     def finished(self, op_id: OpId, result: Result | PlaitError, seconds: float) -> bool:
         """Take the worker's answer; False if the operation is not one of ours."""
@@ -150,7 +120,7 @@ class TrainerQueue:
         facts = self._roster[pending.op.run_id]
         if isinstance(result, PlaitError):
             self._keep(facts, pending, known=False)
-            _answer(pending.future, result)
+            pending.answer(result)
         elif isinstance(pending.op, ForwardBackward) and pending.future.cancelled():
             self.forget(pending.op.run_id)  # with it the gradient that nobody counts
         else:
@@ -160,9 +130,9 @@ class TrainerQueue:
             )
             facts.timing = timing.update(facts.timing, seen)
             if isinstance(pending.op, ForwardBackward) and isinstance(result, ForwardResult):
-                facts.uncommitted.append(pending.op)
-            _answer(pending.future, result)
-        if not self._queues.get(pending.op.run_id):
+                facts.uncommitted = [*facts.uncommitted, pending.op]
+            pending.answer(result)
+        if pending.op.run_id not in self._backlog:
             self._stage(facts, None)
         elif not facts.stage.ended:
             self._stage(facts, Stage.WAIT_TRAIN)
@@ -172,7 +142,8 @@ class TrainerQueue:
     def lost(self) -> None:
         """The worker is gone: what it did goes back to the head of its run's queue, or fails if it
         has lost a worker before."""
-        self._worker, self._resident, self._doubtful = None, set(), set()
+        self._worker, self._doubtful = None, set()
+        self._resident.clear()
         running, self._running = list(self._running.values()), {}
         for pending in running:
             pending.rows = 0
@@ -180,24 +151,24 @@ class TrainerQueue:
             if pending.losses >= MAX_LOSSES:
                 kind = type(pending.op).__name__
                 error = WorkerLost(f"the worker died twice during the same {kind}: see its log")
-                _answer(pending.future, error)
+                pending.answer(error)
             else:
-                self._queues.setdefault(pending.op.run_id, deque()).appendleft(pending)
+                self._backlog.put_back(pending)
 
     def drop(self, run_id: RunId, error: PlaitError) -> None:
         """The run has ended: what it still had queued is refused."""
-        for pending in self._queues.pop(run_id, ()):
-            _answer(pending.future, error)
+        for pending in self._backlog.drop(run_id):
+            pending.answer(error)
         for pending in self._running.values():
             if pending.op.run_id == run_id:
-                _answer(pending.future, error)
+                pending.answer(error)
         if run_id in self._resident:
             self.forget(run_id)
 
     def has(self, run_id: RunId) -> bool:
         """True while something of the run is queued or running."""
         running = any(pending.op.run_id == run_id for pending in self._running.values())
-        return running or bool(self._queues.get(run_id))
+        return running or run_id in self._backlog
 
     def forget(self, run_id: RunId) -> None:
         """The run's state on the worker is not what the store says: it is loaded before it is next
@@ -210,7 +181,7 @@ class TrainerQueue:
         if self._worker is not None:
             self._worker.send(m.DropRun(run_id=run_id))
 
-    def _keep(self, facts: RunFacts, pending: _Pending, *, known: bool) -> None:
+    def _keep(self, facts: RunFacts, pending: Pending, *, known: bool) -> None:
         """The run's state is on the worker, unless nobody wants it or will commit it.
 
         ``known``: the operation has succeeded, so the state is what it should be.
@@ -222,7 +193,7 @@ class TrainerQueue:
         elif known:
             self._resident.add(run_id)
 
-    def _start(self, together: Sequence[_Pending]) -> None:
+    def _start(self, together: Sequence[Pending]) -> None:
         if not together:
             return
         assert self._worker is not None
@@ -239,7 +210,7 @@ class TrainerQueue:
         before = self._restore(self._roster[alone.op.run_id], alone)
         self._worker.send(m.Train(op=alone.op, before=before, save_to=alone.save_to))
 
-    def _restore(self, facts: RunFacts, pending: _Pending) -> tuple[TrainOp, ...]:
+    def _restore(self, facts: RunFacts, pending: Pending) -> tuple[TrainOp, ...]:
         """What must run first so that the run's state on the worker is what it should be."""
         op = pending.op
         if op.run_id in self._resident or isinstance(op, Create) or facts.version is None:
@@ -251,17 +222,3 @@ class TrainerQueue:
     def _stage(self, facts: RunFacts, stage: Stage | None) -> None:
         facts.train = stage
         facts.staged(self._now(), self._journal)
-
-
-def _is_dead(pending: _Pending) -> bool:
-    """Given up by who asked for it, or without the gradient that it builds on."""
-    return pending.future.done() or any(g.failed for g in pending.behind)
-
-
-def _answer(future: asyncio.Future[Result], outcome: Result | PlaitError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, PlaitError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -12,12 +12,15 @@ from dataclasses import replace
 from plait.core.ids import RunId, TenantId
 from plait.core.placement import Demand, WaitingRun
 from plait.sim.costs.protocol import Costs
-from plait.sim.estimates import StepTimes, demand, step_times
+from plait.sim.estimates import StepTimes, demand, period_s, step_times
 from plait.sim.fleet import Rollout
 from plait.sim.jobs import Job
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.world import World
+
+_Fit = tuple[JobSpec, StepTimes, int]
+"""Whose step it was, its times, and the devices that were shared."""
 
 
 class Demands:
@@ -28,7 +31,8 @@ class Demands:
         self._mux = scheme.full == "multiplexed"
         self._on_hosts = scheme.full != "isolated"
         """States lie in hosts' memory while others use the devices."""
-        self._known: dict[JobSpec, Demand] = {}
+        self._fits: dict[JobSpec, _Fit] = {}
+        self._kinds: dict[RunId, JobSpec] = {}
         self._times: dict[RunId, StepTimes] = {}
 
     def waiting(self, job: Job, group: DeviceGroup, *, n_devices: int, n_shared: int) -> WaitingRun:
@@ -49,7 +53,9 @@ class Demands:
         self._times[job.run_id] = times
         job.alone_s = times.step_s
         factor = self._world.misjudged(job)
-        known = self._known.get(_kind(spec))
+        kind = self._kinds[job.run_id] = _kind(spec)
+        fit = self._fits.get(kind)
+        known = None if fit is None else self._demand(*fit)
         if known is None and self._world.options.get("estimated"):
             known = self._demand(spec, _scaled(times, factor), n_shared)
         state = train.weight_bytes + train.train_bytes * n_train
@@ -68,14 +74,18 @@ class Demands:
             expected_s=spec.steps * times.step_s * factor,
         )
 
-    def fitted(self, job: Job, rollout: Rollout | None, n_shared: int) -> Demand:
-        """After a step. ``rollout``: on devices of its own, where it went as it does alone."""
+    def stepped(self, job: Job, rollout: Rollout | None, n_shared: int) -> float:
+        """A step is done, and tells of all runs of its kind; the period of the demand. ``rollout``:
+        on devices of its own, where it went as it does alone."""
         times = self._times[job.run_id]
         if rollout is not None:
             times = replace(times, rollout_s=rollout.ended_s - rollout.began_s)
-        found = self._demand(job.spec, times, n_shared)
-        self._known[_kind(job.spec)] = found
-        return found
+        self._fits[self._kinds[job.run_id]] = (job.spec, times, n_shared)
+        return period_s(times)
+
+    def fitted(self, job: Job) -> Demand:
+        """As its kind's last step was."""
+        return self._demand(*self._fits[self._kinds[job.run_id]])
 
     def costs(self, spec: JobSpec, group: DeviceGroup, replicas: int) -> Costs:
         """Of the job on a slice of the group."""

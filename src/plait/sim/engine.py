@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
+from plait.sim.account import Account
 from plait.sim.batch import BUCKETS, TAILS, Batch
 from plait.sim.costs.protocol import Costs
+from plait.sim.entrance import HEADROOM_STEPS, Entrance
 from plait.sim.idle import IdleCaches
 from plait.sim.row import Row
 from plait.sim.solo import Remembered, Solo
@@ -25,10 +27,6 @@ from plait.sim.worker import Worker
 
 if TYPE_CHECKING:
     from plait.sim.portion import Portion
-
-HEADROOM_STEPS = 64
-"""A row joins only if the batch with it has room for so many steps: without it, whoever joins a
-full cache is sent away again at once (vLLM keeps a hundredth of its blocks free for that)."""
 
 
 class Engine:
@@ -51,7 +49,8 @@ class Engine:
         self.name, self.worker, self.costs, self.pool_tokens = name, worker, costs, pool_tokens
         self.owner, self.compute, self.memory = owner, 1.0, 1.0
         self.batch = Batch(costs, exact=exact, buckets=buckets)
-        self.queue: deque[Row] = deque()
+        self._entrance = Entrance(most_rows)
+        self._account = Account(worker.n_devices)
         self.idle = IdleCaches()
         self.n_preempted = 0
         self.on_change: Callable[[Engine], None] | None = None
@@ -60,18 +59,14 @@ class Engine:
         self.on_tail: Callable[[], None] | None = None
         """Called when few rows are left, at each halving."""
         self._n_rows = 0
-        self._arrivals: list[Row] = []
         self._solo: Solo | None = None
         """In the fluid mode, while it has one run's rows that need nobody's attention."""
         self._solo_left_s = 0.0
         self._times = Remembered(costs, pool_tokens)
         self._may_solo = bool(owner) and not exact and not buckets
-        self._now, self._most_rows, self._buckets = now, most_rows, buckets
+        self._now, self._buckets = now, buckets
         self._order = 0
         self._counted = 0.0
-        self._worked_s = 0.0
-        self._spent = 0.0
-        """Device seconds that a row of the batch has been charged since the beginning."""
         self._kind = Kind.DECODE
         self.job = owner
         self.held_back = False
@@ -113,23 +108,28 @@ class Engine:
     def worked_s(self) -> float:
         """Of its own time since the beginning, up to the last time its worker was brought up to
         date."""
-        return self._worked_s + self.batch.done_s
+        return self._account.worked_s + self.batch.done_s
 
     @property
     def n_waiting(self) -> int:
         """Samples that want to join the batch."""
-        return len(self.queue) + len(self._arrivals)
+        return len(self._entrance)
 
     def waiting(self) -> list[Row]:
         """Those."""
-        return [*self.queue, *self._arrivals]
+        return self._entrance.rows()
+
+    @property
+    def queue(self) -> deque[Row]:
+        """Those of them that join in their turn."""
+        return self._entrance.queue
 
     @property
     def load(self) -> int:
         """Samples that are here or are to come back."""
         solo = 0 if self._solo is None else len(self._solo.rows)
         n_rows = len(self.batch.rows) + solo
-        return n_rows + len(self.queue) + len(self.idle) + len(self._arrivals)
+        return n_rows + len(self._entrance) + len(self.idle)
 
     def submit(self, rows: list[Row]) -> None:
         """Samples that want to decode here."""
@@ -138,7 +138,7 @@ class Engine:
                 return
             self._interrupt()
         if not self.batch.between_steps and self.worker.runs(self.name):
-            self._arrivals += rows
+            self._entrance.apart += rows
             return
         self._update(rows)
         if self.held_back and self.on_change is not None:
@@ -177,7 +177,7 @@ class Engine:
         ended = self.batch.settle()
         self._charge(len(ended))
         for row in ended:
-            self._left(row)
+            self._account.left(row, self._now())
         for row in sorted(self.batch.rows, key=lambda row: -row.order):
             self._remove(row)
             row.compute = row.context
@@ -196,9 +196,7 @@ class Engine:
         for row in mine:
             self._remove(row)
         self.idle.pop_all(portion)
-        out = mine + [r for r in (*self.queue, *self._arrivals) if r.portion is portion]
-        self.queue = deque(r for r in self.queue if r.portion is not portion)
-        self._arrivals = [r for r in self._arrivals if r.portion is not portion]
+        out = mine + self._entrance.take(portion)
         self._update([])
         return out
 
@@ -211,11 +209,9 @@ class Engine:
         full = self.batch.full
         ended = self.batch.settle()
         self._charge(len(ended))
-        if self._arrivals:
-            rows, self._arrivals = self._arrivals + rows, []
-        self.queue.extend(rows)
+        self._entrance.come(rows)
         for row in ended:
-            self._left(row)
+            self._account.left(row, self._now())
         if full or self.batch.held + len(self.batch.rows) > self.pool_tokens:
             self._make_room()
         self._evict()
@@ -238,7 +234,7 @@ class Engine:
             self._times,
             pool_tokens=self.pool_tokens,
             headroom=HEADROOM_STEPS,
-            most_rows=self._most_rows,
+            most_rows=self._entrance.most_rows,
         )
         self._solo_left_s = self._solo.total_s
         self._kind = _kind(len(rows))
@@ -311,27 +307,16 @@ class Engine:
             self.on_tail()
 
     def _admit(self) -> None:
-        if self.held_back or self.worker.lost:
+        if not self.queue or self.held_back or self.worker.lost:
             return
-        batch, new = self.batch, []
-        n, held = len(batch.rows), batch.held
-        while self.queue and (not self._most_rows or n < self._most_rows):
-            row = self.queue[0]
-            need = row.held
-            if n and held + need + (n + 1) * HEADROOM_STEPS > self.pool_tokens:
-                break
-            self.queue.popleft()
-            new.append(row)
-            n, held = n + 1, held + need
-        if new:
+        if new := self._entrance.let_in(self.batch, self.pool_tokens):
             now = self._now()
             for row in new:
                 self.idle.pop(row)
                 self._order += 1
-                row.order, row.since_s = self._order, now
-                row.spent_0, row.held_0 = self._spent, row.held
-                row.portion.n_rows += 1
-            batch.join(new)
+                row.order = self._order
+                self._account.joined(row, now)
+            self.batch.join(new)
             self._evict()
 
     def _make_room(self) -> None:
@@ -353,23 +338,11 @@ class Engine:
 
     def _remove(self, row: Row) -> None:
         self.batch.remove(row)
-        self._left(row)
-
-    def _left(self, row: Row) -> None:
-        """Account for a row that is no longer in the batch."""
-        row.portion.n_rows -= 1
-        took_s = self._now() - row.since_s
-        row.portion.charge(
-            device_s=(self._spent - row.spent_0) * self.worker.n_devices,
-            held_s=took_s * (row.held_0 + row.held) / 2,
-        )
+        self._account.left(row, self._now())
 
     def _charge(self, n_ended: int) -> None:
-        """Since the last time its rows have shared the worker's time evenly."""
-        self._worked_s += self.batch.settled_s
-        n = len(self.batch.rows)
-        if n or n_ended:
-            self._spent += self.batch.settled_s / (n + n_ended / 2)
+        """For what has been done since the last time."""
+        self._account.charge(self.batch.settled_s, len(self.batch.rows), n_ended)
 
 
 def _kind(n_rows: int) -> Kind:

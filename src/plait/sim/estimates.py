@@ -59,8 +59,7 @@ def step_times(
 
 def demand(times: StepTimes, *, part: float, on_rollout: float = 0.0) -> Demand:
     """Use of a node group: ``part`` of it while updating, ``on_rollout`` while rolling out."""
-    period_s = max(times.step_s, 1e-9)
-    width_s = period_s / N_BINS
+    width_s = period_s(times) / N_BINS
     update_from_s = times.rollout_s + times.reward_s
     bins = []
     for i in range(N_BINS):
@@ -69,7 +68,12 @@ def demand(times: StepTimes, *, part: float, on_rollout: float = 0.0) -> Demand:
         updating_s = max(0.0, b - max(a, update_from_s))
         used = (part * updating_s + on_rollout * rolling_s) / width_s
         bins.append(min(1.0, used))
-    return Demand(period_s=period_s, bins=tuple(bins))
+    return Demand(period_s=period_s(times), bins=tuple(bins))
+
+
+def period_s(times: StepTimes) -> float:
+    """Of a demand: positive, whatever the step."""
+    return max(times.step_s, 1e-9)
 
 
 def _turn_s(spec: JobSpec, draw: StepDraw, turn: int, costs: Costs, n_slices: int) -> float:

@@ -149,6 +149,7 @@ class Plot:
         for engine in self._engines:
             engine.worker.release(f"kv/{engine.name}")
             engine.worker.release(f"weights/{job.run_id}")
+            engine.worker.retire()
         self._ended(job)
 
     def _cache(self, *, held: bool) -> None:

@@ -5,9 +5,13 @@ dropped first go first (``Row.keep``), then those that joined first. Left to oth
 there is (``engine``), what a sample's cache is worth (the residency policy).
 """
 
+from operator import attrgetter
 from typing import Any
 
 from plait.sim.row import Row
+
+_worth = attrgetter("keep", "order")
+"""The least first."""
 
 
 class IdleCaches:
@@ -48,9 +52,12 @@ class IdleCaches:
 
     def shrink(self, room: float) -> None:
         """To what there is room for."""
-        while self._held and self.n_tokens > room:
-            row = min(self._held, key=lambda row: (row.keep, row.order))
+        if self.n_tokens <= room:
+            return
+        for row in sorted(self._held, key=_worth):
             tokens = self._held[row]
             self.pop(row)
             row.compute = row.context
             self.n_evicted += tokens
+            if self.n_tokens <= room:
+                return

@@ -14,7 +14,6 @@ roll out (``gate``), when its updates run (``trainer``), where (``place``).
 
 from bisect import insort
 from operator import attrgetter
-from typing import Protocol
 
 from plait.core.ids import RunId, TenantId
 from plait.core.plan import Wait
@@ -25,41 +24,13 @@ from plait.sim.fleet import Rollout
 from plait.sim.heap import Heap
 from plait.sim.lengths import StepDraw, draw_step
 from plait.sim.outcome import JobOutcome
+from plait.sim.place import Place
 from plait.sim.portion import ToolSlots
 from plait.sim.spec import JobSpec
+from plait.sim.waited import Waited
 
 BLOCK_TOKENS = 16
 """Tokens of a cache block, as in vLLM and in our own engine."""
-
-
-class Place(Protocol):
-    """Where a job runs."""
-
-    @property
-    def idle(self) -> bool:
-        """An engine that rolls out for the job alone has nothing to do. Never where runs share
-        engines: others' rows are there instead."""
-        ...
-
-    def want_rollout(self, job: "Job") -> None:
-        """The job is ready for its next rollout: call ``begin_rollout`` when it may."""
-        ...
-
-    def roll(self, job: "Job", rollout: Rollout) -> None:
-        """Start a rollout."""
-        ...
-
-    def left_rollout(self, job: "Job", rollout: Rollout) -> None:
-        """It has ended."""
-        ...
-
-    def want_update(self, job: "Job", rollout: Rollout) -> None:
-        """Reference, training and weight sync of a batch; then ``committed``."""
-        ...
-
-    def ended(self, job: "Job") -> None:
-        """The job is over: nothing of it is left here."""
-        ...
 
 
 class Job:
@@ -93,9 +64,8 @@ class Job:
         """By step."""
         self._in_reward = 0
         self._next_step = 0
-        self._wait_reason = ""
-        self._wait_since_s = 0.0
-        self._waits_s: dict[str, float] = {}
+        self._waited = Waited()
+        self._view: tuple[object, RunView] | None = None
         self._staleness = {"sync": 0, "one-step": 1}.get(spec.pipeline, spec.staleness)
 
     @property
@@ -109,7 +79,13 @@ class Job:
         return self.end or self.rollout or self.train or Stage.IDLE
 
     def view(self) -> RunView:
-        """The run as a policy sees it."""
+        """The run as a policy sees it; the same object until something in it changes."""
+        seen = (self.stage, self.since_s, self.version, self.served_s, self.kv, self.alone_s)
+        if self._view is None or self._view[0] != seen:
+            self._view = seen, self._view_anew()
+        return self._view[1]
+
+    def _view_anew(self) -> RunView:
         recent = self.step_ends_s[-5:]
         tpts_s = (recent[-1] - recent[0]) / (len(recent) - 1) if len(recent) > 1 else 0.0
         return RunView(
@@ -208,16 +184,12 @@ class Job:
         self.under_way, self.updating = [], None
         self.rollout = self.train = None
         if self.place is not None:
-            self.place.ended(self)
+            place, self.place = self.place, None
+            place.ended(self)
 
     def waits(self, wait: Wait | None) -> None:
         """Why it is not being served, from now on."""
-        now = self._heap.now
-        if self._wait_reason:
-            waited = self._waits_s.get(self._wait_reason, 0.0)
-            self._waits_s[self._wait_reason] = waited + now - self._wait_since_s
-        self._wait_reason = wait.reason if wait is not None else ""
-        self._wait_since_s = now
+        self._waited.on(wait.reason if wait is not None else "", self._heap.now)
 
     def served(self, device_s: float) -> None:
         """It is being served, and has been given so much."""
@@ -243,7 +215,7 @@ class Job:
             ),
             finished_s=self.step_ends_s[-1] if self.step_ends_s else 0.0,
             tokens=self.n_tokens,
-            waits_s=dict(self._waits_s),
+            waits_s=dict(self._waited.by_reason_s),
             max_lag=self.max_lag,
             ended=str(self.end or "unfinished"),
         )

@@ -10,7 +10,9 @@ Long problems are long for all samples of their group. Each draw goes through a 
 more of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from math import erf, exp, isfinite, sqrt
 from statistics import NormalDist
@@ -33,17 +35,19 @@ MOST_TURNS = 32
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepDraw:
-    """Tokens and waits of one step; samples in group order."""
+    """Tokens and waits of one step; samples in group order. Without slots, for what is summed up
+    once: a draw is rolled out many times. In tuples, since the garbage collector goes through the
+    lists of a large cluster's samples again and again."""
 
-    prompts: list[int]
+    prompts: Sequence[int]
     """Of each group."""
-    responses: list[list[int]]
+    responses: Sequence[tuple[int, ...]]
     """Of each sample, by turn."""
-    waits_s: list[list[float]]
+    waits_s: Sequence[tuple[float, ...]]
     """Of each sample, between its turns."""
-    results: list[list[int]]
+    results: Sequence[tuple[int, ...]]
     """Tokens that come back with each wait."""
     recorded: RecordedStep | None = None
     """Where this is no draw."""
@@ -63,8 +67,11 @@ class StepDraw:
 
     def total_tokens(self, group_size: int) -> int:
         """Of all samples."""
-        prompts = sum(self.prompts) * group_size
-        return prompts + sum(map(sum, self.responses)) + sum(map(sum, self.results))
+        return sum(self.prompts) * group_size + self._beyond_prompts
+
+    @cached_property
+    def _beyond_prompts(self) -> int:
+        return sum(map(sum, self.responses)) + sum(map(sum, self.results))
 
 
 def draw_step(
@@ -91,10 +98,10 @@ def draw_step(
     prompts = _tokens(spec.prompt, rng("prompt").standard_normal(spec.groups), step).tolist()
     most = len(spec.turns)
     if most == 1:
-        lengths = _tokens(spec.response, normals("response", 1), step).tolist()
-        if spec.limit:
-            lengths = [[min(row[0], spec.limit)] for row in lengths]
-        return StepDraw(prompts=prompts, responses=lengths, waits_s=[[]] * n, results=[[]] * n)
+        lengths = _tokens(spec.response, normals("response", 1)[:, 0], step).tolist()
+        limit = spec.limit or max(lengths)
+        responses = [(min(length, limit),) for length in lengths]
+        return StepDraw(prompts=prompts, responses=responses, waits_s=[()] * n, results=[()] * n)
     shares = np.cumsum(spec.turns) / sum(spec.turns)
     quantiles = _quantiles(normals("turns", 1)[:, 0])
     turns = (1 + np.searchsorted(shares, quantiles, side="right")).clip(max=most).tolist()
@@ -114,18 +121,18 @@ def draw_step(
         ]
     return StepDraw(
         prompts=prompts,
-        responses=[row[:k] for row, k in zip(lengths, turns, strict=True)],
-        waits_s=[row[: k - 1] for row, k in zip(waits_s, turns, strict=True)],
-        results=[row[: k - 1] for row, k in zip(results, turns, strict=True)],
+        responses=[tuple(row[:k]) for row, k in zip(lengths, turns, strict=True)],
+        waits_s=[tuple(row[: k - 1]) for row, k in zip(waits_s, turns, strict=True)],
+        results=[tuple(row[: k - 1]) for row, k in zip(results, turns, strict=True)],
     )
 
 
 def _recorded(step: RecordedStep) -> StepDraw:
     return StepDraw(
-        prompts=list(step.prompts),
-        responses=[list(turns) for turns in step.responses],
-        waits_s=[list(waits) for waits in step.waits_s],
-        results=[list(results) for results in step.results],
+        prompts=step.prompts,
+        responses=step.responses,
+        waits_s=step.waits_s,
+        results=step.results,
         recorded=step,
     )
 

@@ -21,23 +21,18 @@ from plait.core.errors import ConfigError
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
-from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
 from plait.sim.fleet import Rollout, merge
 from plait.sim.jobs import Job
-from plait.sim.longest import longest_sample
+from plait.sim.lodging import Lodging
 from plait.sim.replica import Replica
-from plait.sim.room import free, held, make_room, room, shrink, states
+from plait.sim.room import free, held, make_room, room, shrink
 from plait.sim.schemes import Scheme
-from plait.sim.spec import DeviceGroup, JobSpec
+from plait.sim.spec import DeviceGroup
 from plait.sim.tails import Tails
 from plait.sim.tenant import Tenant
 from plait.sim.worker import Fixed, Worker
 from plait.sim.world import World
-
-CACHE_SHARE = 0.5
-"""Of a slice's memory beside the weights that must be left to caches: with less, optimizers take
-turns on the slice."""
 
 
 class MuxGroup:
@@ -70,79 +65,12 @@ class MuxGroup:
         self._tenants: dict[RunId, Tenant] = {}
         self._state: State = {}
         self._tails = Tails(world, scheme)
-        self._entering: list[Job] = []
-        """Bound here, until caches have given way to their weights."""
-
-    def fits(self, job: Job) -> bool:
-        """Its weights have room beside those that are here, and beside all weights each run can
-        have, in turns, a cache for its longest sample and its optimizer."""
-        spec, costs = job.spec, self.costs(job.spec)
-        entering = sum(self.costs(other.spec).weight_bytes for other in self._entering)
-        fits = all(
-            costs.weight_bytes + self._least_bytes(job, i)
-            <= room(worker) + states(worker) - entering
-            for i, worker in enumerate(self.workers)
-        )
-        if not fits and not self._tenants and not self._entering:
-            raise ConfigError(
-                f"job {spec.name}: {spec.model} does not fit {self.workers[0].worker_id} even "
-                "alone: raise tensor_parallel"
-            )
-        return fits
-
-    def _least_bytes(self, job: Job, i: int, *, as_now: bool = False) -> int:
-        """That must be left on slice ``i`` for whoever needs most, with ``job`` here: a cache where
-        it rolls out, an optimizer where it trains. ``as_now``: optimizers that stay need no more
-        than they have."""
-        least = 0
-        for other in (job, *self._entering, *(t.job for t in self._tenants.values())):
-            costs = self.costs(other.spec)
-            rolling, training = self.places(other.spec, other.order)
-            if i in rolling:
-                least = max(least, (longest_sample(other.spec) + 1) * costs.kv_bytes_per_token)
-            if i in training and (not as_now or self._offloads(other)):
-                least = max(least, costs.train_bytes)
-        return least
-
-    def _offloads(self, job: Job) -> bool:
-        tenant = self._tenants.get(job.run_id)
-        return tenant is not None and tenant.offloads
-
-    def costs(self, spec: JobSpec) -> Costs:
-        """Of a run here, whose optimizer is divided over the slices that it trains on."""
-        return self._world.costs(
-            spec.model,
-            self.device,
-            self.workers[0].n_devices,
-            weights=spec.weights,
-            replicas=len(self.places(spec, 0)[1]),
-        )
-
-    def places(self, spec: JobSpec, order: int) -> tuple[range, range]:
-        """Slices that it rolls out on and those that it trains on: all, or apart where it has
-        devices for both."""
-        n = len(self.workers)
-        n_roll = spec.rollout_devices // self.workers[0].n_devices
-        if not 0 < n_roll < n:
-            return range(n), range(n)
-        if self._scheme.halves == "swapped" and order % 2:
-            return range(n - n_roll, n), range(n - n_roll)
-        return range(n_roll), range(n_roll, n)
-
-    def keeps_state(self, job: Job, n_bytes: int, places: range) -> bool:
-        """The optimizer of a newcomer, whose weights are here, may stay on these slices: caches
-        keep their part of the memory, and everybody what it needs at least."""
-        for i in places:
-            worker, left = self.workers[i], room(self.workers[i]) - n_bytes
-            share = CACHE_SHARE * (room(worker) + states(worker))
-            least = self._least_bytes(job, i, as_now=True)
-            if worker.free_bytes < n_bytes or left < max(share, least):
-                return False
-        return True
+        self.lodging = Lodging(world, scheme, group.device, self.workers, self._tenants)
+        """Whether and how they have room here."""
 
     def enter(self, job: Job) -> None:
         """A run has been bound here."""
-        self._entering.append(job)
+        self.lodging.entering.append(job)
         self._world.ask(self.decide)
 
     def leave(self, tenant: Tenant) -> None:
@@ -300,17 +228,17 @@ class MuxGroup:
 
     def _let_in(self) -> None:
         """Runs whose weights find room, in order."""
-        while self._entering:
-            job = self._entering[0]
-            costs = self.costs(job.spec)
+        while self.lodging.entering:
+            job = self.lodging.entering[0]
+            costs = self.lodging.costs(job.spec)
             if not all(free(w, self._here(w), costs.weight_bytes) for w in self.workers):
                 return
             if any(
-                costs.weight_bytes + self._least_bytes(job, i) > room(worker)
+                costs.weight_bytes + self.lodging.least_bytes(job, i) > room(worker)
                 for i, worker in enumerate(self.workers)
             ):
                 self._take_turns()
-            self._entering.pop(0)
+            self.lodging.entering.pop(0)
             if job.end is None:
                 job.place = self._tenants[job.run_id] = Tenant(self, self._world, job)
                 job.advance()

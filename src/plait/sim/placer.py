@@ -4,22 +4,25 @@ A binding that the group's free devices do not allow is not applied, whatever th
 run waits on. Policies are told a group's devices less those that are taken for good, so that one
 which looks at ``n_devices`` never asks for too many.
 
-Invariants: a device has one private owner at most; a run keeps its group until it ends.
+Invariants: a run keeps its group until it ends. Left to others: whose devices are whose
+(``devices``).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from plait.core.errors import ConfigError
 from plait.core.ids import RunId
 from plait.core.placement import GroupFacts, GroupId, PlacedRun, PlacementView, WaitingRun
-from plait.core.plan import Wait
+from plait.core.plan import Wait, reasons
 from plait.policies.protocol import Dispatch, State
 from plait.sim.demands import Demands, n_slices
+from plait.sim.devices import Devices
 from plait.sim.fleet import Rollout
 from plait.sim.full import Plot
 from plait.sim.jobs import Job
 from plait.sim.mux import MuxGroup
+from plait.sim.node_group import NodeGroup, empty
 from plait.sim.schemes import Scheme
 from plait.sim.spec import DeviceGroup, JobSpec
 from plait.sim.trainer import Trainer
@@ -33,34 +36,6 @@ placed there. Without any they come from the run's own group, or are *brought* a
 REFIT = 0.1
 """Relative change of a run's period from which policies are told its new demand: lengths vary by
 some percent between steps, and a group's cycle is not worth computing again for that."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class NodeGroup:
-    """One node group's state."""
-
-    spec: DeviceGroup
-    free: list[int]
-    """Devices without an owner, lowest last."""
-    bound: dict[RunId, PlacedRun] = field(default_factory=dict)
-    trainer: Trainer | None = None
-    pool: list[int] = field(default_factory=list)
-    """Devices of the shared trainer."""
-    mux: MuxGroup | None = None
-    facts: GroupFacts | None = None
-    """As last told; ``None`` after a change."""
-
-    @property
-    def group_id(self) -> GroupId:
-        return GroupId(self.spec.name)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Taken:
-    """Devices that one run has for itself, by group and number."""
-
-    roll: list[tuple[str, int]] = field(default_factory=list)
-    train: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Placer:
@@ -83,26 +58,27 @@ class Placer:
             for group in (*groups, *later)
         }
         self._kinds = [*groups, *later]
-        states = [_empty(spec) for spec in groups]
+        states = [empty(spec) for spec in groups]
         apart = [g for g in states if g.spec.name.startswith(ROLLOUT)]
         self._origin = str(world.options.get("rollout_from", "groups" if apart else "group"))
         self._rollout_groups = apart if self._origin == "groups" else []
         self._groups = {g.group_id: g for g in states if g not in self._rollout_groups}
         self._shared = scheme.full == "shared-train"
         self._mux = scheme.full == "multiplexed"
+        self._devices = Devices(
+            world, self._groups, self._rollout_groups, origin=self._origin, shared=self._shared
+        )
         self._check(specs)
         self._waiting: dict[RunId, Job] = {}
         self._views: dict[RunId, WaitingRun] = {}
         self._views_bound: dict[RunId, WaitingRun] = {}
-        self._taken: dict[RunId, _Taken] = {}
-        self._brought: dict[RunId, float] = {}
         self._home: dict[RunId, NodeGroup] = {}
         self._demands = Demands(world, scheme)
         self._state: State = {}
 
     def open(self, group: DeviceGroup) -> None:
         """One more node group to place jobs on."""
-        self._groups[GroupId(group.name)] = _empty(group)
+        self._groups[GroupId(group.name)] = empty(group)
         self._world.ask(self.decide)
 
     def enter(self, job: Job) -> None:
@@ -110,7 +86,7 @@ class Placer:
         self._waiting[job.run_id] = job
         group = next(kind for kind in self._kinds if not self._is_apart(kind))
         self._views[job.run_id] = self._demands.waiting(
-            job, group, n_devices=self._needed(job.spec), n_shared=self._n_shared(group)
+            job, group, n_devices=self._devices.needed(job.spec), n_shared=self._n_shared(group)
         )
         self._world.ask(self.decide)
 
@@ -132,9 +108,9 @@ class Placer:
         before, policy = self._state, self._scheme.placement
         plan, self._state = policy.decide(view, before, self._world.now())
         self._world.record.decision("placement", policy, view, before, plan)
-        for wait in plan.waits:
-            if wait.run_id in self._waiting:
-                self._waiting[wait.run_id].waits(wait)
+        for run_id, reason in reasons(plan.waits):
+            if (waiting := self._waiting.get(run_id)) is not None:
+                waiting.waits(Wait(run_id=run_id, reason=reason))
         for binding in plan.bind:
             job, group = self._waiting.get(binding.run_id), self._groups[binding.group_id]
             if job is None:
@@ -161,9 +137,10 @@ class Placer:
                     f"job {spec.name}: under {self._scheme.name} jobs share the devices that they "
                     "train on, and roll out on others: give it rollout_devices"
                 )
-            if self._needed(spec) > largest and not self._mux:
+            needed = self._devices.needed(spec)
+            if needed > largest and not self._mux:
                 raise ConfigError(
-                    f"job {spec.name} needs {self._needed(spec)} devices of one node group, the "
+                    f"job {spec.name} needs {needed} devices of one node group, the "
                     f"largest has {largest}: lower train_devices or rollout_devices"
                 )
             if self._origin == "groups" and spec.rollout_devices > rollout:
@@ -177,21 +154,11 @@ class Placer:
         return any(group is apart.spec for apart in self._rollout_groups)
 
     def _fits(self, job: Job, group: NodeGroup) -> bool:
-        spec = job.spec
-        if self._mux:
-            return self._mux_group(group).fits(job)
-        roll = spec.rollout_devices if self._origin == "group" else 0
-        if self._origin == "groups":
-            free = sum(len(g.free) for g in self._rollout_groups)
-            if spec.rollout_devices > free:
-                return False
-        if self._shared and group.trainer is not None:
-            return spec.train_devices <= len(group.pool) and roll <= len(group.free)
-        return roll + spec.train_devices <= len(group.free)
-
-    def _needed(self, spec: JobSpec) -> int:
-        """Devices of its node group."""
-        return spec.train_devices + (spec.rollout_devices if self._origin == "group" else 0)
+        return (
+            self._mux_group(group).lodging.fits(job)
+            if self._mux
+            else self._devices.fit(job.spec, group)
+        )
 
     def _facts(self, group: NodeGroup) -> GroupFacts:
         if group.facts is None:
@@ -215,12 +182,12 @@ class Placer:
             self._mux_group(group).enter(job)
             return
         spec = job.spec
-        taken = self._take(job, group)
+        taken = self._devices.take(job, group)
         roll = self._slices(spec, taken.roll, "share")
         division: Division = "share" if spec.rollout_devices else "pause"
         if self._shared:
             trainer = self._pool(group, spec)
-            train = self._part(trainer, spec)
+            train = trainer.part(spec)
         else:
             train = self._slices(spec, taken.train, division)
             trainer = self._trainer(f"train/{job.run_id}", train, self._scheme.sharing.dispatch)
@@ -239,26 +206,6 @@ class Placer:
         )
         plot.begin()
 
-    def _take(self, job: Job, group: NodeGroup) -> "_Taken":
-        """Devices for the job alone."""
-        spec, taken = job.spec, _Taken()
-        if self._origin == "brought":
-            taken.roll = [(f"{job.run_id}", i) for i in range(spec.rollout_devices)]
-            self._brought[job.run_id] = self._world.now()
-        else:
-            for _ in range(spec.rollout_devices):
-                source = self._rollout_source(group)
-                taken.roll.append((source.spec.name, source.free.pop()))
-        if not self._shared:
-            taken.train = [(group.spec.name, group.free.pop()) for _ in range(spec.train_devices)]
-        self._taken[job.run_id] = taken
-        return taken
-
-    def _rollout_source(self, group: NodeGroup) -> NodeGroup:
-        if self._origin == "group":
-            return group
-        return max(self._rollout_groups, key=lambda g: len(g.free))
-
     def _pool(self, group: NodeGroup, spec: JobSpec) -> Trainer:
         """The group's trainer: all its devices, or as many as its first run trains on where rollout
         devices come from the same group."""
@@ -275,14 +222,6 @@ class Placer:
             group.trainer = self._trainer("train", workers, self._scheme.dispatch)
         return group.trainer
 
-    def _part(self, trainer: Trainer, spec: JobSpec) -> list[Worker]:
-        """Neighbouring slices on which the fewest runs train: PlexRL's affinity is to nodes."""
-        workers = trainer.workers
-        n = max(1, spec.train_devices // workers[0].n_devices)
-        bound = [trainer.bound(worker) for worker in workers]
-        at = min(range(0, len(workers) - n + 1, n), key=lambda i: sum(bound[i : i + n]))
-        return workers[at : at + n]
-
     def _trainer(self, name: str, workers: list[Worker], policy: Dispatch) -> Trainer:
         return Trainer(
             name=name,
@@ -298,29 +237,17 @@ class Placer:
         """Its devices are free again."""
         group = self._home[job.run_id]
         del group.bound[job.run_id]
-        taken = self._taken.pop(job.run_id, _Taken())
-        by_name = {g.spec.name: g for g in (*self._groups.values(), *self._rollout_groups)}
-        if self._origin == "brought":
-            since_s = self._brought.pop(job.run_id, self._world.now())
-            n = job.spec.rollout_devices
-            self._world.record.brought_device_s += n * (self._world.now() - since_s)
-            taken.roll = []
-        for name, device in (*taken.roll, *taken.train):
-            by_name[name].free.append(device)
-        if not group.bound and group.trainer is not None:
-            group.free += group.pool
-            group.trainer, group.pool = None, []
-        group.free.sort(reverse=True)
-        for changed in self._groups.values() if self._rollout_groups else (group,):
-            changed.facts = None
+        self._devices.give_back(job, group)
+        group.facts = None
         self._world.ask(self.decide)
 
     def _committed(self, job: Job, rollout: Rollout | None = None) -> None:
         """A step is done, so its demand is known; it is fitted anew at each."""
         group = self._home[job.run_id]
-        fitted = self._demands.fitted(job, rollout, self._n_shared(group.spec))
+        period_s = self._demands.stepped(job, rollout, self._n_shared(group.spec))
         known = group.bound[job.run_id].demand
-        if known is None or abs(known.period_s - fitted.period_s) > REFIT * known.period_s:
+        if known is None or abs(known.period_s - period_s) > REFIT * known.period_s:
+            fitted = self._demands.fitted(job)
             group.bound[job.run_id] = replace(group.bound[job.run_id], demand=fitted)
             group.facts = None
             if self._waiting and known is None:
@@ -372,7 +299,3 @@ class Placer:
             self._world.worker("/".join(map(str, devices[i])), tp, memory, division)
             for i in range(0, len(devices), tp)
         ]
-
-
-def _empty(group: DeviceGroup) -> NodeGroup:
-    return NodeGroup(spec=group, free=list(range(group.n_devices - 1, -1, -1)))

@@ -17,7 +17,8 @@ from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.sim.batch import BUCKETS, Batch
 from plait.sim.costs.protocol import Costs
-from plait.sim.engine import HEADROOM_STEPS, Engine
+from plait.sim.engine import Engine
+from plait.sim.entrance import HEADROOM_STEPS
 from plait.sim.fleet import Rollout
 from plait.sim.row import Row
 from plait.sim.worker import Fixed

@@ -13,7 +13,7 @@ from plait.core.merging import BalanceView, MergeView, Tail
 from plait.core.substages import Kind, Substage
 from plait.policies.protocol import State
 from plait.sim.batch import BUCKETS, Batch
-from plait.sim.engine import HEADROOM_STEPS
+from plait.sim.entrance import HEADROOM_STEPS
 from plait.sim.fleet import Rollout, merge
 from plait.sim.replica import Replica
 from plait.sim.row import Row

@@ -27,8 +27,8 @@ class Tenant:
     def __init__(self, group: "MuxGroup", world: World, job: Job) -> None:
         spec = job.spec
         self._group, self._world, self.job = group, world, job
-        rolling, training = group.places(spec, job.order)
-        self.costs = group.costs(spec)
+        rolling, training = group.lodging.places(spec, job.order)
+        self.costs = group.lodging.costs(spec)
         self.rollouts: list[Rollout] = []
         """Under way, oldest first."""
         self.reward_until_s = 0.0
@@ -36,7 +36,7 @@ class Tenant:
         self.replicas: list[Replica] = []
         for worker in group.workers:
             worker.reserve(f"weights/{job.run_id}", self.costs.weight_bytes)
-        self.offloads = not group.keeps_state(job, self.costs.train_bytes, training)
+        self.offloads = not group.lodging.keeps_state(job, self.costs.train_bytes, training)
         for i, worker in enumerate(group.workers):
             if not self.offloads and i in training:
                 worker.reserve(f"state/{job.run_id}", self.costs.train_bytes)

@@ -2,18 +2,17 @@
 
 An update is one or two operations (reference, gradient) that all slices carry out together, each
 with its part of the tokens; for a full-weight run the new weights are sent before the trainer is
-free again. A run's state is brought to the devices before it is used, and taken off, the longest
-unused first, where it would not fit beside: the move takes the trainer's time.
+free again. A run's state is brought to the devices before it is used (``resident``): the move takes
+the trainer's time.
 
 Each run has the slices that it was bound to, all or some. The policy is offered what could begin at
 once; an update that has been overtaken too often on some of its slices has them kept free.
 
-Invariants: one pass at a time on a slice; a destination is reserved before a move begins; state in
-use is never taken off. Left to others: who is next (the dispatch policy).
+Invariants: one pass at a time on a slice. Left to others: who is next (the dispatch policy).
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +27,8 @@ from plait.sim.heap import Heap
 from plait.sim.jobs import Job
 from plait.sim.operation import Operation, Pass
 from plait.sim.record import Record
+from plait.sim.resident import Resident
+from plait.sim.spec import JobSpec
 from plait.sim.worker import Fixed, Worker
 
 
@@ -56,8 +57,7 @@ class Trainer:
         self._queues: dict[RunId, deque[Operation]] = {}
         self._passes: list[Pass] = []
         self._busy: dict[Worker, Pass] = {}
-        self._resident: OrderedDict[RunId, int] = OrderedDict()
-        self._offload_s: dict[RunId, float] = {}
+        self._resident = Resident(name, self._on)
         self._state: State = {}
         self._n_ops = 0
         for worker in self.workers:
@@ -74,12 +74,19 @@ class Trainer:
         self._queues.pop(job.run_id, None)
         del self._jobs[job.run_id]
         if not any(job.run_id in p.runs for p in self._passes):
-            self._forget(job.run_id)
+            self._resident.forget(job.run_id)
         self._ask(self.decide)
 
     def bound(self, worker: Worker) -> int:
         """Runs that train on a slice."""
         return sum(worker in self._on[run_id] for run_id in self._jobs)
+
+    def part(self, spec: JobSpec) -> list[Worker]:
+        """Neighbouring slices on which the fewest runs train: PlexRL's affinity is to nodes."""
+        n = max(1, spec.train_devices // self.workers[0].n_devices)
+        bound = [self.bound(worker) for worker in self.workers]
+        at = min(range(0, len(self.workers) - n + 1, n), key=lambda i: sum(bound[i : i + n]))
+        return self.workers[at : at + n]
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation; in order within a run."""
@@ -106,8 +113,8 @@ class Trainer:
                 if operation.job.end is None:
                     queue = self._queues.setdefault(operation.job.run_id, deque())
                     queue.appendleft(operation)
-        for run_id in [r for r in self._resident if worker in self._on[r]]:
-            self._forget(run_id)
+        for run_id in self._resident.on(worker):
+            self._resident.forget(run_id)
         self._ask(self.decide)
 
     def _decide_one(self) -> bool:
@@ -130,7 +137,7 @@ class Trainer:
         view = DispatchView(
             items=tuple(self._item(queue[0]) for queue in heads.values()),
             runs=tuple(job.view() for job in self._jobs.values()),
-            resident=tuple(sorted(self._resident)),
+            resident=self._resident.ids(),
         )
         before = self._state
         plan, self._state = self._policy.decide(view, before, self._heap.now)
@@ -148,8 +155,10 @@ class Trainer:
         """What runs in the next pass: as many of those that may go along as have room together."""
         assert plan.op_id is not None
         out = [plan.op_id]
+        if not plan.along:
+            return out
         workers = self._on[heads[plan.op_id][0].job.run_id]
-        room = min(w.free_bytes + self._resident_bytes(w) for w in workers)
+        room = min(w.free_bytes + self._resident.bytes_on(w) for w in workers)
         room -= heads[plan.op_id][0].state_bytes
         for op_id in plan.along:
             room -= heads[op_id][0].state_bytes
@@ -157,9 +166,6 @@ class Trainer:
                 break
             out.append(op_id)
         return out
-
-    def _resident_bytes(self, worker: Worker) -> int:
-        return sum(n for run_id, n in self._resident.items() if worker in self._on[run_id])
 
     def _is_free(self, operation: Operation) -> bool:
         return not any(w in self._busy or w.lost for w in self._on[operation.job.run_id])
@@ -175,32 +181,8 @@ class Trainer:
             tokens=operation.tokens,
             waiting_since_s=operation.since_s,
             rows=operation.tokens if merges else 0,
-            switch_s=self._switch_s(operation) * factor,
+            switch_s=self._resident.switch_s(operation) * factor,
         )
-
-    def _switch_s(self, operation: Operation) -> float:
-        """Bringing its state here, and taking off whose place it needs."""
-        if operation.job.run_id in self._resident:
-            return 0.0
-        return operation.costs.load_s() + sum(self._offload_s[r] for r in self._evicted(operation))
-
-    def _evicted(self, operation: Operation, keep: Collection[RunId] = ()) -> list[RunId]:
-        """Whose state has to go, the longest unused first."""
-        short = {
-            worker: operation.state_bytes - worker.free_bytes
-            for worker in self._on[operation.job.run_id]
-        }
-        out: list[RunId] = []
-        for run_id, n_bytes in self._resident.items():
-            if max(short.values()) <= 0:
-                break
-            here = [w for w in self._on[run_id] if short.get(w, 0) > 0]
-            if here and run_id not in keep:
-                out.append(run_id)
-                for worker in self._on[run_id]:
-                    if worker in short:
-                        short[worker] -= n_bytes
-        return out
 
     def _begin(self, together: list[Operation]) -> None:
         first = together[0]
@@ -214,17 +196,8 @@ class Trainer:
             job = operation.job
             job.served(0.0)
             job.set_stage(train=Stage.TRAIN)
-            if job.run_id in self._resident:
-                self._resident.move_to_end(job.run_id)
-                continue
-            for run_id in self._evicted(operation, runs):
-                move_s += self._offload_s[run_id]
-                self._forget(run_id)
-            move_s += operation.costs.load_s()
-            for worker in workers:
-                worker.reserve(self._what(job.run_id), operation.state_bytes)
-            self._resident[job.run_id] = operation.state_bytes
-            self._offload_s[job.run_id] = operation.costs.offload_s()
+            for seconds in self._resident.bring(operation, runs):
+                move_s += seconds
         whole = replace(
             first,
             tokens=sum(operation.tokens for operation in together),
@@ -293,20 +266,12 @@ class Trainer:
         for operation in running.operations:
             job = operation.job
             if operation.offload or job.end is not None:
-                self._forget(job.run_id)
+                self._resident.forget(job.run_id)
             if job.end is None:
                 job.served(device_s / len(running.operations))
                 job.set_stage(train=Stage.WAIT_TRAIN)
                 operation.done()
         self._ask(self.decide)
-
-    def _forget(self, run_id: RunId) -> None:
-        if self._resident.pop(run_id, None) is not None:
-            for worker in self._on[run_id]:
-                worker.release(self._what(run_id))
-
-    def _what(self, run_id: RunId) -> str:
-        return f"{self.name}/{run_id}"
 
     def _activity(self, running: Pass) -> str:
         return f"{self.name}/{running.operations[0].op_id}"

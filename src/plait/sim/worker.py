@@ -177,6 +177,11 @@ class Worker:
         self._close(running)
         self._dirty[self] = None
 
+    def retire(self) -> None:
+        """Nothing runs here any more: whoever ran is not told of what befalls it."""
+        self.on_lost.clear()
+        self.on_back.clear()
+
     def lose(self) -> None:
         """It fails: nothing goes on here."""
         self.sync()
@@ -219,6 +224,8 @@ class Worker:
         if self._event is not None:
             self._heap.cancel(self._event)
             self._event = None
+        if not self._running:
+            return
         soonest = float("inf")
         runs = list(self._running.values())
         for running, share in zip(runs, self._parts(runs), strict=True):
@@ -250,6 +257,8 @@ class Worker:
         """Share of compute of each."""
         if self.lost:
             return [0.0] * len(runs)
+        if len(runs) == 1 and self.division != "planned":
+            return [1.0]
         if self.division == "planned":
             return [r.activity.compute for r in runs]
         if self.division == "pause":
@@ -261,6 +270,8 @@ class Worker:
 
     def _rate(self, own: Activity, share: float, runs: list[_Running]) -> float:
         """Own seconds per second. What several neighbours cost adds up, each as if alone beside."""
+        if len(runs) == 1 and share == 1.0 and own.memory >= 1.0:
+            return 1.0
         beside = [
             r.activity
             for r in runs
