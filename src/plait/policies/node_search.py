@@ -204,8 +204,9 @@ class GroupTable:
     def _best(
         self, run: WaitingRun, prefer: Literal["spread", "pack"], where: NDArray[np.intp]
     ) -> Spot | None:
-        phases_s, traces = rings.trials(run.demand, self.horizon_s)
-        mean = float(rings.project(run.demand, 0.0, self.horizon_s).mean())
+        base = rings.project(run.demand, 0.0, self.horizon_s)
+        shifts, phases_s = rings.phases(run.demand, self.horizon_s)
+        mean = float(base.mean())
         lower = np.maximum(0.0, self._mean[where] + mean - rings.CAPACITY) * rings.BINS
         lower[lower < ROUNDING] = 0.0
         load = self._mean[where] if prefer == "spread" else -self._mean[where]
@@ -216,32 +217,33 @@ class GroupTable:
         for place, k in enumerate(ranked):
             if least <= lower[k] + ROUNDING:
                 break
-            over = self._least(run.demand, int(where[k]), traces)
+            over = self._least(run.demand, int(where[k]))
             over = 0.0 if over < seam else over
             least = min(least, over)
             found.append((over, place, int(where[k])))
         for _, _, i in sorted(found):
-            at = self._phase(run, i, traces)
-            if self._within_slack(run, i, traces[at]):
+            at = self._phase(run, i)
+            if self._within_slack(run, i, np.roll(base, shifts[at])):
                 return Spot(i=i, phase_s=float(phases_s[at]), mean=mean)
         return None
 
-    def _least(self, demand: Demand | None, i: int, traces: Floats) -> float:
+    def _least(self, demand: Demand | None, i: int) -> float:
         """Overlap at the best phase; remembered, as a run that waits for another reason is offered
         the same beside the same others at each decision."""
         load, key = self._load(i), (self._ring(i), demand)
         known = self._overlaps.get(key)
         if known is None:
-            known = self._overlaps[key] = float(rings.overlaps(load, traces).min())
+            overs = rings.overlaps(load, rings.trials(demand, self.horizon_s))
+            known = self._overlaps[key] = float(overs.min())
         return known
 
-    def _phase(self, run: WaitingRun, i: int, traces: Floats) -> int:
+    def _phase(self, run: WaitingRun, i: int) -> int:
         """Of the phases with the least overlap, the one that keeps most room for jitter; remembered
         like that overlap."""
         load, key = self._load(i), (self._ring(i), run.demand)
         known = self._phases.get(key)
         if known is None:
-            known = self._phases[key] = self._best_phase(run, i, load, traces)
+            known = self._phases[key] = self._best_phase(run, i, load)
         return known
 
     def _ring(self, i: int) -> int:
@@ -260,7 +262,8 @@ class GroupTable:
         """At the best phase."""
         self._phases: dict[tuple[int, Demand | None], int] = {}
 
-    def _best_phase(self, run: WaitingRun, i: int, load: Floats, traces: Floats) -> int:
+    def _best_phase(self, run: WaitingRun, i: int, load: Floats) -> int:
+        traces = rings.trials(run.demand, self.horizon_s)
         over = rings.overlaps(load, traces)
         equal = np.flatnonzero(over <= over.min() + ROUNDING)
         if len(equal) == 1 or run.demand is None or not self.runs[i]:

@@ -75,14 +75,18 @@ def _projected(demand: Demand, phase_s: float, n: int) -> Floats:
     return cast(Floats, np.diff(whole * integral[-1] + up_to) * (BINS / n))
 
 
+@lru_cache(maxsize=PROJECTED)
 def phases(demand: Demand | None, horizon_s: float) -> tuple[NDArray[np.intp], Floats]:
-    """Shifts to try, in bins within one step, and the same in seconds of the run's own step."""
+    """Shifts to try, in bins within one step, and the same in seconds of the run's own step. Not to
+    be written to."""
     if demand is None:
-        return np.zeros(1, dtype=np.intp), np.zeros(1)
-    n = steps(demand, horizon_s)
-    width = BINS / n
-    shifts = np.arange(0, max(1, ceil(width)), max(1, ceil(width / PHASES)))
-    return shifts, shifts / width * demand.period_s
+        shifts, phases_s = np.zeros(1, dtype=np.intp), np.zeros(1)
+    else:
+        width = BINS / steps(demand, horizon_s)
+        shifts = np.arange(0, max(1, ceil(width)), max(1, ceil(width / PHASES)))
+        phases_s = shifts / width * demand.period_s
+    shifts.flags.writeable = phases_s.flags.writeable = False
+    return shifts, phases_s
 
 
 def shifted(trace: Floats, shifts: Sequence[int] | NDArray[np.intp]) -> Floats:
@@ -92,12 +96,11 @@ def shifted(trace: Floats, shifts: Sequence[int] | NDArray[np.intp]) -> Floats:
 
 
 @lru_cache(maxsize=TRIED)
-def trials(demand: Demand | None, horizon_s: float) -> tuple[Floats, Floats]:
-    """The phases to try, in seconds, and a row of the ring for each. Not to be written to."""
-    shifts, phases_s = phases(demand, horizon_s)
-    traces = shifted(project(demand, 0.0, horizon_s), shifts)
-    phases_s.flags.writeable = traces.flags.writeable = False
-    return phases_s, traces
+def trials(demand: Demand | None, horizon_s: float) -> Floats:
+    """A row of the ring for each phase to try. Not to be written to."""
+    traces = shifted(project(demand, 0.0, horizon_s), phases(demand, horizon_s)[0])
+    traces.flags.writeable = False
+    return traces
 
 
 def overlaps(load: Floats, shifted_traces: Floats) -> Floats:
