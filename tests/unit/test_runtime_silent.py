@@ -37,6 +37,9 @@ class Losses:
         if kind == "worker_lost":
             self.whys.append(f"{detail['worker']}: {detail['why']}")
 
+    def keeps(self, kind: str) -> bool:
+        return True
+
     def decision(self, kind: str, view: object, state: object, plan: object) -> None: ...
 
 
