@@ -14,7 +14,7 @@ from plait.engines.scripted.train import ScriptedTrain
 ENGINE = "slow_trainer:build"
 TOKEN_S = 0.1
 DEADLY, BREAKS_COMPANY, LONG = 66, 67, 68
-LONG_S = 5.0
+LONG_S = 10.0
 
 
 class SlowTrain(ScriptedTrain):

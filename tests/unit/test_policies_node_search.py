@@ -13,7 +13,7 @@ from plait.core.placement import (
     PlacementView,
     WaitingRun,
 )
-from plait.policies import node_index, rings
+from plait.policies import node_index, node_search, rings
 from plait.policies.node_groups import CyclicPlacement
 from plait.policies.node_search import LOOKS
 
@@ -79,6 +79,30 @@ def test_bins_of_few_groups_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(plan.bind) == 1
     assert calls["overlaps"] <= LOOKS + 2 * LOOKS
     assert calls["entry"] == 1, "only the group that was changed is projected anew"
+
+
+def test_what_is_forgotten_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plans() -> list[object]:
+        rng = Random(3)
+        groups = tuple(cluster(rng)[:LOOKS])
+        waiting = [run(i, rng) for i in range(6)]
+        state: dict[str, object] = {}
+        found: list[object] = []
+        for now in range(12):
+            view = PlacementView(groups=groups, waiting=tuple(waiting[now % 3 : now % 3 + 3]))
+            plan, state = CyclicPlacement().decide(view, state, float(now))
+            found.append((plan.bind, tuple(plan.waits)))
+        return found
+
+    remembered = plans()
+    forgot: list[int] = []
+    forget = node_search.GroupTable._forget
+    monkeypatch.setattr(
+        node_search.GroupTable, "_forget", lambda self: (forgot.append(1), forget(self))
+    )
+    monkeypatch.setattr(node_search, "OFFERS", 3)
+    assert plans() == remembered
+    assert len(forgot) > 2
 
 
 def test_the_bound_prunes_nothing_that_is_better() -> None:

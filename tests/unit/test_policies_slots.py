@@ -4,7 +4,7 @@ import pytest
 
 from plait.core.ids import RunId
 from plait.policies.routing import Policy
-from plait.policies.slots import MIN_SERVED, Room, SlotView, closing, room, surplus
+from plait.policies.slots import KEPT_AHEAD, MIN_SERVED, Room, SlotView, closing, room, surplus
 
 A, B, C, D = ((RunId(name), 1) for name in "abcd")
 
@@ -43,3 +43,9 @@ def test_who_is_closed_already_counts() -> None:
 def test_nothing_is_closed_before_its_load_was_worth_it() -> None:
     slots = [slot(A, 1, MIN_SERVED - 1), slot(B, 1, MIN_SERVED)]
     assert closing(slots, 2) == (B,)
+
+
+def test_what_is_loaded_ahead_has_a_bound_of_its_own() -> None:
+    ahead = [slot((RunId(f"{i}"), 1), n_served=0) for i in range(KEPT_AHEAD + 1)]
+    assert surplus([*ahead[1:], slot(A), slot(B)], 1) == (A,)
+    assert surplus([*ahead, slot(A)], 1) == (ahead[0].policy,)

@@ -197,6 +197,30 @@ async def test_versions_are_removed_while_the_store_s_thread_does_other_things(
     assert VersionDirs(run._mutations._versions_dir).versions() == [1, 2]
 
 
+async def test_who_is_cancelled_leaves_no_retention_half_done(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await session.create_run("one")
+    for _ in range(2):
+        await step(run)
+    began, go_on = threading.Event(), threading.Event()
+    note = run._ledger._retention.note
+
+    def slowly(version: int) -> Any:
+        began.set()
+        assert go_on.wait(SOON_S)
+        return note(version)
+
+    monkeypatch.setattr(run._ledger._retention, "note", slowly)
+    last = asyncio.create_task(step(run))
+    assert await asyncio.to_thread(began.wait, SOON_S)
+    last.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await last
+    assert rows(session) == VersionDirs(run._mutations._versions_dir).versions() == [2, 3]
+
+
 async def test_a_gradient_ends_in_the_transaction_of_its_version(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

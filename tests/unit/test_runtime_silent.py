@@ -18,7 +18,7 @@ from plait.runtime.client import RunClient
 from plait.runtime.session import Session
 from plait.runtime.settings import Settings
 
-SILENT_S = 2.0
+SILENT_S = 4.0
 SOON_S = 60.0
 ROLLOUT, TRAIN = WorkerId("rollout-0"), WorkerId("train-0")
 ADAM = AdamParams(learning_rate=1e-2)

@@ -7,7 +7,7 @@ import pytest
 from plait.core.errors import ModelError
 from plait.core.ids import RunId
 from plait.policies.routing import Policy
-from plait.policies.slots import MIN_SERVED
+from plait.policies.slots import KEPT_AHEAD, MIN_SERVED
 from plait.service.slots import Slots
 
 A, B, C, D = ((RunId(name), 1) for name in "abcd")
@@ -189,12 +189,17 @@ async def test_what_is_prepared_takes_nobody_s_place() -> None:
     assert len(slots) == 1
 
 
-async def test_the_latest_idle_ones_stay_of_what_is_prepared_too() -> None:
-    workers = Workers(8, kept=2)
-    for policy in (A, B, C, D):
+async def test_what_is_prepared_stays_until_it_is_wanted_and_the_latest_if_it_is_not() -> None:
+    workers = Workers(2 * KEPT_AHEAD, kept=1)
+    many = [(RunId(f"m{i}"), 1) for i in range(KEPT_AHEAD)]
+    for policy in (A, B, *many):
         workers.slots.prepare(policy, "p")
         await soon(asyncio.create_task(asyncio.sleep(0)))
-    assert workers.loaded == {C, D}
+    assert workers.loaded == set(many)
+    for policy in many[:2]:
+        assert workers.slots.use(policy)
+        workers.slots.release(policy)
+    assert workers.loaded == set(many[1:])
 
 
 async def test_one_that_cannot_be_prepared_is_tried_again_when_it_is_wanted() -> None:

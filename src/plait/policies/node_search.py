@@ -36,6 +36,8 @@ KINDS = 20_000
 RINGS = 10_000
 """Groups' rings of which something is remembered before all is forgotten: some for each group of a
 large cluster."""
+OFFERS = 1_000_000
+"""Of a demand and a ring, remembered before all is forgotten: some 200 MB."""
 SEAM = 0.5
 """Bins per step that two runs have in common when one follows the other: their ends share bins."""
 
@@ -249,7 +251,7 @@ class GroupTable:
     def _ring(self, i: int) -> int:
         """A number, the same whenever the same runs are on a group."""
         if i not in self._rings:
-            if len(self._numbers) > RINGS:
+            if len(self._numbers) > RINGS or len(self._overlaps) > OFFERS:
                 self._forget()
             self._rings[i] = self._numbers.setdefault(tuple(self.runs[i]), len(self._numbers))
         return self._rings[i]

@@ -4,6 +4,7 @@ Left to others: the order of the queue, and what is said besides (``note``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 
 from plait.core.ids import RunId
@@ -34,7 +35,7 @@ class QueueWaits(LazyWaits):
         """``n``: how many waits there are; ``order``: all heads in order of service, asked for
         once, if at all; ``held``: the waits of those that are not in the queue."""
         self._n, self._n_served, self._order, self._note = n, n_served, order, note
-        self._held = held
+        self._held = cache(held)
         self._ordered: Sequence[WorkItem] | None = None
         self._ahead_s: Sequence[float] = ()
 

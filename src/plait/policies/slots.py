@@ -23,6 +23,10 @@ KEPT_IDLE = 8
 none that it was the last, and what is loaded costs memory on every worker (20 MB at rank 32) and a
 load on every worker that is replaced."""
 
+KEPT_AHEAD = 16
+"""Loaded before anybody drew with them, and not drawn with yet: each is wanted in a moment, unless
+its script samples something else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotView:
@@ -54,9 +58,11 @@ def room(slots: Sequence[SlotView], n: int) -> Room:
 
 
 def surplus(slots: Sequence[SlotView], kept: int) -> tuple[Policy, ...]:
-    """What is dropped though nobody wants its room: idle ones but for the ``kept`` latest."""
-    idle = [slot.policy for slot in slots if not slot.n_used]
-    return tuple(idle[: max(0, len(idle) - kept)])
+    """What is dropped though nobody wants its room: of those that were drawn with and are idle all
+    but the ``kept`` latest, of those that were loaded ahead all but ``KEPT_AHEAD``."""
+    idle = [slot.policy for slot in slots if not slot.n_used and slot.n_served]
+    ahead = [slot.policy for slot in slots if not slot.n_served]
+    return (*idle[: max(0, len(idle) - kept)], *ahead[: max(0, len(ahead) - KEPT_AHEAD)])
 
 
 def closing(slots: Sequence[SlotView], n_wanted: int) -> tuple[Policy, ...]:

@@ -185,6 +185,9 @@ class Ledger:
     async def retain(self) -> None:
         """Drop versions that need not be kept. What is committed stays so whatever becomes of
         this: a failure is written down, and the next commit tries again."""
+        await whole(self._retain())
+
+    async def _retain(self) -> None:
         version = self._facts.version
         if version is None:
             return

@@ -5,7 +5,7 @@ thousands of runs only those are gone through whose reason may have changed, and
 queue is looked for when somebody asks.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plait.core.ids import RunId
 from plait.core.plan import Wait, reasons, unusual
@@ -31,6 +31,15 @@ class Notice:
         self._waits, self._places = waits, None
         usual, others = unusual(waits)
         before, self._others = self._others, others
+        return self._told(usual, others, before, newcomers)
+
+    def _told(
+        self,
+        usual: str,
+        others: Mapping[RunId, str],
+        before: Mapping[RunId, str],
+        newcomers: Iterable[RunId],
+    ) -> Iterator[tuple[RunId, str]]:
         yield from others.items()
         if not usual:
             return

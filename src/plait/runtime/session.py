@@ -209,8 +209,9 @@ class Session:
 
     async def settle(self) -> None:
         """Put into the books what all runs have used since their last versions."""
-        for client in list(self._clients.values()):
-            await client.settle()
+        for run_id, client in list(self._clients.items()):
+            if self._clients.get(run_id) is client:  # and has not been taken up anew meanwhile
+                await client.settle()
 
     async def _settle_last(self) -> None:
         """The books are behind by a little if the disk is full: that is no reason not to stop."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from plait.core.ids import OpId
 from plait.policies.routing import Policy
 from plait.runtime.samples import Samples
+from plait.runtime.whole import whole
 from plait.service.slots import Slots
 from plait.service.snapshots import Snapshots
 
@@ -26,8 +27,15 @@ class Adapters:
     async def _load(self, policy: Policy, path: str) -> None:
         run_id, version = policy
         self._n_pins += 1
-        name = self._pin_of[policy] = f"{self._n_pins}"
-        pinned = await asyncio.to_thread(self._pins.take, name, Path(path), durable=False)
+        name = f"{self._n_pins}"
+        try:
+            pinned = await whole(
+                asyncio.to_thread(self._pins.take, name, Path(path), durable=False)
+            )
+        except BaseException:
+            self._pins.drop(name)
+            raise
+        self._pin_of[policy] = name
         op_id = OpId(f"guest/{name}")
         await self._samples.load(run_id, version or 0, str(pinned), op_id)
 

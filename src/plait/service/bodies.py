@@ -22,7 +22,7 @@ from plait.core.text import is_writable
 
 MIB = 2**20
 MAX_BODY = MIB
-"""JSON is read on the event loop, where a larger one would hold up everybody's answers."""
+"""Most JSON is read on the event loop, where more would hold up everybody's answers."""
 MAX_PROMPT = 8 * MIB
 TOKEN_BYTES = 16
 """Of a prompt's token in JSON: as an id it has 8, as text 4, or 12 where all of it is escaped."""

@@ -137,8 +137,9 @@ class SampleLane:
         return await self.draw(self.ticket(source, work), on_drawn=on_drawn)
 
     def prepare(self, source: Source) -> None:
-        """Samples of this are to come: have its adapter loaded by then, if nobody gives way for it.
-        Where that fails, the first sample tries again and is told."""
+        """Samples of this are to come: have its adapter loaded by then, if nothing that is drawn
+        with has to give way for it. Where that fails, whoever waits for it is told, and the next
+        one tries again."""
         if self._closed is None and source.directory is not None:
             self._slots.prepare(source.guest, str(source.directory))
 

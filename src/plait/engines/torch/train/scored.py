@@ -50,12 +50,11 @@ def each_once(
     moving_N[rows_M[moves_M]] = True
     places_M = np.empty(len(rows_M), dtype=np.int64)
     found: list[Scored] = []
-    n_before = 0
+    n_before, base = 0, int(targets_M.max(initial=0)) + 1
     for moves in (True, False):
         mine_M = moving_N[rows_M] == moves
         if not mine_M.any():
             continue
-        base = int(targets_M.max()) + 1
         pairs_U, of_mine = np.unique(rows_M[mine_M] * base + targets_M[mine_M], return_inverse=True)
         places_M[mine_M] = n_before + of_mine
         n_before += len(pairs_U)
