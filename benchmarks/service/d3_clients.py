@@ -19,8 +19,8 @@ from benchmarks.service.servers import CORES, Served, plait_serve, skyrl
 NS = (1, 2, 4)
 PHASES = ("train", "sample", "loop")
 ROUNDS = 1
-"""SkyRL takes a quarter of an hour for one, most of it in compiling; what is timed is repeated within
-it, by steps and by clients."""
+"""SkyRL takes a quarter of an hour for one, most of it in compiling; what is timed is repeated
+within it, by steps and by clients."""
 STEPS, WARM_UP = 3, 2
 """As many for both: a shape that JAX has yet to compile would weigh more among fewer."""
 TRAINED, SAMPLED, PLAIN = 5.0, 4.0, 1.0
