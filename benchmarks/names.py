@@ -245,7 +245,7 @@ _ALL = (
         name="D3",
         what="1, 2, 4 clients of one server against SkyRL tx and HF + PEFT: least ratio over bar",
         at_least=1.0,
-        minutes=35,
+        minutes=32,
         measure=d3_clients.measure,
     ),
     Figure(
