@@ -59,14 +59,18 @@ async def test_what_gives_way_while_its_files_are_taken_leaves_none(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapters, workers, pins = made(tmp_path, 1)
-    began, go_on = threading.Event(), threading.Event()
+    began, go_on, taken = threading.Event(), threading.Event(), threading.Event()
     take = Snapshots.take
 
     def slowly(self: Snapshots, *args: Any, **kwargs: Any) -> Path:
-        if not began.is_set():
-            began.set()
-            assert go_on.wait(SOON_S)
-        return take(self, *args, **kwargs)
+        if began.is_set():
+            return take(self, *args, **kwargs)
+        began.set()
+        assert go_on.wait(SOON_S)
+        try:
+            return take(self, *args, **kwargs)
+        finally:
+            taken.set()
 
     monkeypatch.setattr(Snapshots, "take", slowly)
     adapters.slots.prepare(A, source)
@@ -74,6 +78,7 @@ async def test_what_gives_way_while_its_files_are_taken_leaves_none(
     async with asyncio.timeout(SOON_S):
         await adapters.slots.acquire(B, source)
         go_on.set()
+        assert await asyncio.to_thread(taken.wait, SOON_S)
         under_way = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*under_way, return_exceptions=True)
     assert [str(p) for p in pins.iterdir()] == [workers.loaded[B[0]]]
