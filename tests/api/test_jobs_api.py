@@ -1,60 +1,19 @@
 """Jobs API: from a job file to an adapter over HTTP, and everything on the way."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-import yaml
 from edge_support import ROWS, edge, job, until
+from jobs_support import FILES, ended, file_of, submit
 
-from plait.core.errors import ConfigError, WorkerLost
-from plait.core.ids import RunId, TenantId
-from plait.obs.jsonl import read_jsonl
+from plait.core.errors import ConfigError
+from plait.core.ids import TenantId
 from plait.rewards import sandbox
 from plait.service.jobs_api import desk as desk_module
 from plait.service.jobs_api.submission import MAX_TEXT
 from plait.service.ports import Who
-
-
-def file_of(model: Path, *jobs: dict[str, Any]) -> str:
-    return yaml.safe_dump({"model": str(model), "jobs": list(jobs)})
-
-
-FILES = {"rows.jsonl": ROWS}
-
-
-async def submit(client: httpx.AsyncClient, file: Any, **over: Any) -> list[dict[str, Any]]:
-    answer = await client.post("/v1/jobs", json={"file": file, "files": FILES, **over})
-    assert answer.status_code == 201, answer.text
-    jobs: list[dict[str, Any]] = answer.json()["jobs"]
-    return jobs
-
-
-async def ended(client: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
-    async def look() -> dict[str, Any] | None:
-        found = (await client.get(f"/v1/jobs/{job_id}")).json()
-        return found if found["status"] in ("done", "failed", "cancelled") else None
-
-    view: dict[str, Any] = await until(look)
-    return view
-
-
-async def lines(client: httpx.AsyncClient, url: str, **over: Any) -> list[tuple[str, str, Any]]:
-    """Events of a stream that ends: id, event, data."""
-    events, now = [], {"id": "", "event": "", "data": ""}
-    async with client.stream("GET", url, **over) as stream:
-        assert stream.status_code == 200
-        async for line in stream.aiter_lines():
-            key, _, value = line.partition(": ")
-            if not line and now["data"]:
-                events.append((now["id"], now["event"], json.loads(now["data"])))
-                now = {"id": "", "event": "", "data": ""}
-            elif key in now:
-                now[key] = value
-    return events
 
 
 async def test_a_job_file_becomes_an_adapter(tmp_path: Path, byte_model: Path) -> None:
@@ -79,50 +38,6 @@ async def test_a_job_file_becomes_an_adapter(tmp_path: Path, byte_model: Path) -
         assert [(r["run_id"], r["kind"], r["name"]) for r in runs] == [
             (made["job_id"], "job", "sums")
         ]
-
-
-async def test_logs_go_on_behind_what_was_seen(tmp_path: Path, byte_model: Path) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        (made,) = await submit(alice, file_of(byte_model, job("sums")))
-        url = f"/v1/jobs/{made['job_id']}/logs"
-        followed = await asyncio.wait_for(lines(alice, f"{url}?follow=true"), 60)
-        assert [(i, kind) for i, kind, _ in followed] == [
-            ("1", "log"),
-            ("2", "log"),
-            ("3", "log"),
-            ("", "end"),
-        ]
-        assert followed[0][2]["text"].startswith("step 1: reward")
-        assert followed[-1][2]["status"] == "done"
-        assert await lines(alice, url, headers={"Last-Event-ID": "2"}) == followed[2:]
-        assert await lines(alice, f"{url}?after=3") == followed[3:]
-
-
-async def test_a_damaged_line_ends_a_log_under_its_number(tmp_path: Path, byte_model: Path) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        (made,) = await submit(alice, file_of(byte_model, job("long", steps=10**6)))
-        url = f"/v1/jobs/{made['job_id']}"
-        file = e.house.place(str(byte_model)) / "jobs" / made["job_id"] / "metrics.jsonl"
-
-        async def far() -> bool:
-            return file.is_file() and len(list(read_jsonl(file))) >= 3
-
-        await until(far)
-        await alice.post(f"{url}/pause")
-        rows = file.read_text().splitlines(keepends=True)
-        file.write_text("".join([*rows[:2], "no JSON\n", *rows[2:]]))
-        followed = await asyncio.wait_for(lines(alice, f"{url}/logs?follow=true"), 10)
-        assert [(i, kind) for i, kind, _ in followed] == [
-            ("1", "log"),
-            ("2", "log"),
-            ("3", "log"),
-            ("", "end"),
-        ]
-        assert "metrics.jsonl:3 is not JSON" in followed[2][2]["text"]
-        seen = await lines(alice, f"{url}/logs", headers={"Last-Event-ID": "3"})
-        assert [i for i, _, _ in seen][:1] == ["4"], "what follows it is not lost"
 
 
 @pytest.mark.parametrize(
@@ -236,158 +151,6 @@ async def test_a_repeated_submission_is_the_first_one(tmp_path: Path, byte_model
         assert (await alice.post("/v1/jobs", json=other, headers=key)).status_code == 400
         theirs = (await bob.post("/v1/jobs", json=body, headers=key)).json()["jobs"]
         assert theirs[0]["job_id"] != first["jobs"][0]["job_id"]
-
-
-async def test_a_job_is_paused_resumed_and_cancelled(tmp_path: Path, byte_model: Path) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        (made,) = await submit(alice, file_of(byte_model, job("long", steps=10**6)))
-        url = f"/v1/jobs/{made['job_id']}"
-
-        async def running() -> bool:
-            return bool((await alice.get(url)).json()["step"] > 0)
-
-        await until(running)
-        assert (await alice.post(f"{url}/pause")).json()["status"] == "paused"
-
-        async def held() -> bool:
-            why = (await alice.get("/v1/runs/long/why")).json()
-            return bool(why["waiting_for"])
-
-        await until(held)
-        before = (await alice.get(url)).json()["step"]
-        assert (await alice.post(f"{url}/resume")).json()["status"] == "running"
-
-        async def further() -> bool:
-            return bool((await alice.get(url)).json()["step"] > before)
-
-        await until(further)
-        cancelled = (await alice.post(f"{url}/cancel")).json()
-        assert (cancelled["status"], cancelled["reason"]) == ("cancelled", "cancelled by its owner")
-        assert (await alice.post(f"{url}/pause")).status_code == 409
-        assert (await alice.post(f"{url}/cancel")).json()["status"] == "cancelled"
-
-
-async def test_a_job_goes_on_after_a_restart_as_if_there_was_none(
-    tmp_path: Path, byte_model: Path
-) -> None:
-    def rows(directory: Path, job_id: str) -> list[Any]:
-        (file,) = directory.glob(f"models/*/jobs/{job_id}/metrics.jsonl")
-        return [(row["step"], row["reward_mean"], row["loss"]) for row in read_jsonl(file)]
-
-    file = file_of(byte_model, job("sums", steps=12, seed=3), job("held", steps=12))
-    async with edge(tmp_path / "one", byte_model) as e:
-        alice = await e.tenant("alice")
-        made, held = await submit(alice, file)
-        await alice.post(f"/v1/jobs/{held['job_id']}/pause")
-
-        async def far() -> bool:
-            return bool((await alice.get("/v1/jobs/sums")).json()["step"] >= 3)
-
-        await until(far)
-        seen = (await alice.get("/v1/jobs/sums")).json()["status"]
-    async with edge(tmp_path / "one", byte_model) as e:
-        alice = e.client((await e.access.issue(TenantId("alice"))).key)
-        assert seen == "running"
-        assert (await ended(alice, made["job_id"]))["status"] == "done"
-        assert (await alice.get("/v1/jobs/held")).json()["status"] == "paused"
-    async with edge(tmp_path / "two", byte_model) as e:
-        bob = await e.tenant("bob")
-        whole, _ = await submit(bob, file)
-        await ended(bob, whole["job_id"])
-    assert rows(tmp_path / "one", made["job_id"]) == rows(tmp_path / "two", whole["job_id"])
-
-
-async def test_a_failed_job_goes_on_when_its_owner_asks_for_it(
-    tmp_path: Path, byte_model: Path
-) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=8)))
-        url = f"/v1/jobs/{made['job_id']}"
-
-        async def far() -> bool:
-            return bool((await alice.get(url)).json()["step"] >= 2)
-
-        await until(far)
-        launch = e.house.launched(str(byte_model))
-        assert launch is not None
-        launch.session.head.give_up(WorkerLost("the workers die on every start"))
-        failed = await ended(alice, made["job_id"])
-        assert (failed["status"], failed["reason"]) == ("failed", "the workers die on every start")
-        again = (await alice.post(f"{url}/resume")).json()
-        assert (again["status"], again["reason"] != failed["reason"]) == ("queued", True)
-        assert again["step"] >= 2, "from its last committed step"
-        assert (await ended(alice, made["job_id"]))["status"] == "done"
-        rows = (await alice.get(f"{url}/metrics")).json()["steps"]
-        assert [row["step"] for row in rows] == list(range(1, 9))
-        refused = await alice.post(f"{url}/resume")
-        assert refused.status_code == 409
-        assert "has ended (done): submit it again" in refused.text
-
-
-async def test_files_of_a_failed_job_are_kept_for_a_week(tmp_path: Path, byte_model: Path) -> None:
-    now = [1_800_000_000.0]
-    async with edge(tmp_path, byte_model, app={"wall": lambda: now[0]}) as e:
-        alice = await e.tenant("alice")
-        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=10**6)))
-        url = f"/v1/jobs/{made['job_id']}"
-        await until(lambda: _running(alice, url))
-        launch = e.house.launched(str(byte_model))
-        assert launch is not None
-        launch.session.head.give_up(WorkerLost("gone"))
-        await ended(alice, made["job_id"])
-        assert len(list((tmp_path / "submissions").iterdir())) == 1
-        now[0] += 8 * 86400.0
-    async with edge(tmp_path, byte_model, app={"wall": lambda: now[0]}) as e:
-        alice = e.client((await e.access.issue(TenantId("alice"))).key)
-        assert list((tmp_path / "submissions").iterdir()) == []
-        refused = await alice.post(f"{url}/resume")
-        assert refused.status_code == 409
-        assert "submit it again" in refused.text
-
-
-async def _running(client: httpx.AsyncClient, url: str) -> bool:
-    return bool((await client.get(url)).json()["status"] == "running")
-
-
-async def test_jobs_that_have_ended_take_nothing(tmp_path: Path, byte_model: Path) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        names = ("a", "b", "c")
-        for row in await submit(alice, file_of(byte_model, *(job(n, steps=1) for n in names))):
-            assert (await ended(alice, row["job_id"]))["status"] == "done"
-        launch = e.house.launched(str(byte_model))
-        assert launch is not None
-
-        async def forgotten() -> bool:
-            session = launch.session
-            return not (launch.specs or session.head.roster.all() or session._clients)
-
-        await until(forgotten)
-        assert launch._tasks == {}
-        assert launch.recorder._jobs == {}
-        assert (await alice.get("/v1/jobs/a")).json()["step"] == 1, "as its files have it"
-
-
-async def test_damaged_files_of_one_job_keep_no_job_from_the_list(
-    tmp_path: Path, byte_model: Path
-) -> None:
-    async with edge(tmp_path, byte_model) as e:
-        alice = await e.tenant("alice")
-        names = ("a", "b", "c")
-        made = await submit(alice, file_of(byte_model, *(job(n, steps=2) for n in names)))
-        ids = [one["job_id"] for one in made]
-        rewards = {one: (await ended(alice, one))["reward"] for one in ids}
-        files = [e.house.place(str(byte_model)) / "jobs" / one / "metrics.jsonl" for one in ids]
-        assert list(rewards.values()) == [[*read_jsonl(file)][-1]["reward_mean"] for file in files]
-        for file in files[:2]:
-            file.write_text("no JSON\n")
-        for one in ids[1:]:  # as a controller that commits its step and no more
-            e.house.store.runs.save_progress(RunId(one), {"step": 2}, now=1.0)
-        listed = (await alice.get("/v1/jobs")).json()["jobs"]
-        shown = {one["job_id"]: one["reward"] for one in listed}
-        assert shown == rewards | {ids[1]: None}
 
 
 async def test_over_the_limit_of_runs_a_job_waits_and_says_why(

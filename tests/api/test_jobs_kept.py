@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from edge_support import Edge, edge, job, until
-from test_jobs_api import file_of, submit
+from jobs_support import file_of, submit
 
 from plait.core.errors import WorkerLost
 from plait.core.ids import TenantId

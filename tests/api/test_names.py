@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from edge_support import edge, job
-from test_jobs_api import ended, file_of, submit
+from jobs_support import ended, file_of, submit
 
 from plait.core.ids import RunId, TenantId
 from plait.service.openai_api.catalog import Catalog
