@@ -1,7 +1,6 @@
 """Models through ``transformers``: against it, against peft, and against our own forward."""
 
 import gc
-import json
 import weakref
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from random_models import random_model
 from safetensors.torch import load_file, save_file
 from trainer_support import RUN, drain, make_data, peft_model, reference_logprobs, relative_l2
 
-from plait.core.errors import EngineError, ModelError, RequestError
+from plait.core.errors import ModelError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import AdamParams, ForwardBackward, Sample, SamplingParams
 from plait.core.runs import ALL_LINEAR, HEAD, TARGETS, LoraSpec
-from plait.engines.torch.fallback import attention
 from plait.engines.torch.fallback import model as fallback_model
 from plait.engines.torch.rollout import TorchRollout
 from plait.engines.torch.train import packing
@@ -425,84 +423,8 @@ def test_half_precision_is_converted_once_and_mapped(tmp_path: Path) -> None:
     assert any(str(copy) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("part", ["softcap", "scaling", "rule"])
-def test_a_model_that_we_compute_otherwise_is_refused(
-    part: str, tmp_path: Path, monkeypatch
-) -> None:
-    """The trial on start: each thing that attention is asked for, left out."""
-    model = foreign_model(tmp_path / "model", "gemma2", sliding_window=2)
-    from dataclasses import replace
-
-    scored = attention.scored
-    without = {
-        "softcap": lambda a: replace(a, softcap=None),
-        "scaling": lambda a: replace(a, scaling=2 * a.scaling),
-        "rule": lambda a: a,
-    }[part]
-
-    def wrong(q, k, v, seen, asked):
-        if part == "rule":
-            seen = torch.ones_like(seen).tril()
-        return scored(q, k, v, seen, without(asked))
-
-    monkeypatch.setattr(attention, "scored", wrong)
-    with pytest.raises(ModelError, match="other log-probs than by transformers alone"):
-        TorchTrain(model)
-
-
-def test_deterministic_mode_is_for_our_own_forward(tmp_path: Path) -> None:
-    model = foreign_model(tmp_path / "model", "olmo2")
-    for make in (lambda: TorchTrain(model, exact=True), lambda: rollout_of(model, exact=True)):
-        with pytest.raises(EngineError, match=r"Olmo2ForCausalLM: deterministic mode is for"):
-            make()
-
-
 def rollout_of(model: Path, **how) -> TorchRollout:
     return TorchRollout(model, n_blocks=8, max_seqs=1, max_batch_tokens=8, **how)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "keys", "why"),
-    [
-        ("MixtralForCausalLM", {"num_local_experts": 8}, "it has experts"),
-        ("Qwen3MoeForCausalLM", {}, "it has experts"),
-        ("MambaForCausalLM", {"state_size": 16}, "keeps a state"),
-        ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "it has an encoder"),
-        ("Gemma3ForConditionalGeneration", {"vision_config": {"a": 1}}, "not a model of text"),
-        ("LlavaForCausalLM", {"vision_config": {"a": 1}}, "not a model of text"),
-        ("Qwen3NextForCausalLM", {"layer_types": ["linear_attention"]}, "of linear_attention"),
-        ("BertModel", {}, "no causal language model"),
-        ("Phi3ForCausalLM", {"quantization_config": {"bits": 4}}, "weights are quantized"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_by_its_configuration(
-    architecture: str, keys: dict, why: str, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], **keys}))
-    with pytest.raises(ModelError, match=f"{architecture}.*{why}"):
-        read_shape(tmp_path)
-
-
-def test_attention_that_transformers_does_not_let_go_is_refused(tmp_path: Path) -> None:
-    import transformers
-
-    config = transformers.FalconConfig(
-        vocab_size=264, hidden_size=48, num_hidden_layers=1, num_attention_heads=4
-    )
-    transformers.FalconForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"FalconForCausalLM, whose attention .* cannot be exch"):
-        TorchTrain(tmp_path)
-
-
-def test_a_model_that_is_put_together_otherwise_is_refused(tmp_path: Path) -> None:
-    import transformers
-
-    config = transformers.OPTConfig(
-        vocab_size=264, hidden_size=48, ffn_dim=80, num_hidden_layers=1, num_attention_heads=4
-    )
-    transformers.OPTForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"cannot run .* in plait's way"):
-        TorchTrain(tmp_path)
 
 
 def test_a_cache_goes_with_its_engine(tmp_path: Path) -> None:
@@ -525,16 +447,6 @@ def test_threads_may_change_at_every_layer_of_both_passes(tmp_path: Path) -> Non
     assert not calls
     drain(engine.forward_backward(RUN, make_data([9]), "cross_entropy", {}))
     assert len(calls) == 2 * engine.shape.n_layers
-
-
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
-    model = foreign_model(tmp_path, "olmo2")
-    file = model / "model.safetensors"
-    tensors = load_file(file)
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"lacks the tensor model.layers.1.mlp.up_proj.weight"):
-        TorchTrain(model)
 
 
 def test_numbers_come_from_the_files(tmp_path: Path) -> None:
