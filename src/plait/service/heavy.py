@@ -12,11 +12,14 @@ from contextlib import asynccontextmanager
 
 from plait.core.ids import TenantId
 
+AT_ONCE = 2
+"""Whoever sends a hundred takes no more threads from the others."""
+
 
 class Heavy:
     """Turns of one kind of reading. For one event loop."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int = AT_ONCE) -> None:
         self._room = asyncio.Semaphore(n)
         self._own: defaultdict[TenantId, asyncio.Lock] = defaultdict(asyncio.Lock)
 

@@ -24,8 +24,6 @@ PART_S = 30.0
 """Longest wait for the next part of a body."""
 THREAD_BYTES = 2**18
 """Bodies above, and all that are packed, are unpacked and checked off the event loop."""
-AT_ONCE = 2
-"""So many of them: whoever sends a hundred takes no more threads from the others."""
 PUBLIC = frozenset({"/healthz", "/api/v1/healthz", "/openapi.json"})
 """Paths that need no key and take no body."""
 SIGNED = "/api/v1/files/"
@@ -52,7 +50,7 @@ class Edge:
     def __init__(self, app: ASGIApp, access: Access, *, context: Callable[[], int]) -> None:
         """``context``: tokens of the longest prompt that is served."""
         self._app, self._access, self._context = app, access, context
-        self._heavy = Heavy(AT_ONCE)
+        self._heavy = Heavy()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's scope."""

@@ -21,7 +21,6 @@ from plait.service.ports import Who
 
 THREAD_BYTES = 2**16
 """What is smaller takes the loop a few milliseconds at the worst."""
-AT_ONCE = 2
 MAX_TOLD = 1000
 """Mistakes of one body that are looked at: to tell of a hundred thousand takes a second."""
 

@@ -25,7 +25,7 @@ from plait.service.openai_api.asked import Asked
 from plait.service.openai_api.catalog import Catalog, Served
 from plait.service.openai_api.schema import UNSERVED, ChatRequest, CompletionRequest
 from plait.service.ports import House, Who
-from plait.service.typed import AT_ONCE, typed
+from plait.service.typed import typed
 
 T = TypeVar("T")
 MAX_SEED = 2**31
@@ -56,7 +56,7 @@ def refusing(route: type[APIRoute]) -> type[APIRoute]:
 
 def router(house: House) -> APIRouter:
     """The door's routes."""
-    route = refusing(typed(Heavy(AT_ONCE)))
+    route = refusing(typed(Heavy()))
     routes = APIRouter(prefix="/v1", tags=["openai"], route_class=route)
     catalog = Catalog(house)
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from plait.service.heavy import Heavy
 from plait.service.ports import House
 from plait.service.tinker_api import clients, files, futures, runs, sampling, sessions, training
-from plait.service.typed import AT_ONCE, typed
+from plait.service.typed import typed
 
 
 def router(
@@ -22,7 +22,7 @@ def router(
     api = APIRouter(prefix="/api/v1", tags=["tinker"])
     for module in (clients, training, runs):
         api.include_router(module.routes(house))
-    route = typed(Heavy(AT_ONCE))
+    route = typed(Heavy())
     for module in (sessions, sampling, futures):
         api.include_router(module.routes(house, route))
     api.include_router(files.routes(house, secret or secrets.token_bytes(32), wall))

@@ -27,12 +27,11 @@ from plait.service.typed import THREAD_BYTES
 from plait.service.work import Kind
 
 PROTOBUF = "application/x-protobuf"
-LARGE_AT_ONCE = 2
 
 
 def routes(house: House) -> APIRouter:
     """The endpoints, over a house."""
-    router, heavy = APIRouter(), Heavy(LARGE_AT_ONCE)
+    router, heavy = APIRouter(), Heavy()
 
     @router.post("/create_model", **body_of(bodies.CreateModel))
     async def create_model(request: Request, who: Caller) -> Promise:
