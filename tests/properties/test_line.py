@@ -298,6 +298,8 @@ class LineMachine(RuleBasedStateMachine):
                 assert spoilt, f"step {seq} failed without a cause: {end}"
                 assert isinstance(end, Failed)
                 assert GRADIENT_FAILED in end.error
+                assert f"(request {min(spoilt)}: " in end.error
+                assert end.category == "user", "it is as the gradient's failure is"
             else:
                 assert good is (kind == "save")
                 if kind == "bad gradient":

@@ -138,7 +138,7 @@ class Carrier:
                 await self._create_from(entry, work)
                 return Created(model_id=self._owner.model_id, path=work.path)
         if self._client is None or self._known is None:
-            raise RequestError("the model was not made: see what became of its first request")
+            raise self._line.unmade()
         client = self._client
         match work:
             case Batch(train=True):

@@ -18,8 +18,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from plait.core.errors import EngineError
-from plait.runtime.gradients import GRADIENT_FAILED
+from plait.core.errors import NotDone
+from plait.runtime.gradients import not_done
 from plait.runtime.whole import whole
 from plait.service.endings import COMMITS, Endings
 from plait.service.entry import Entry
@@ -29,7 +29,7 @@ from plait.service.names import request_id
 from plait.service.order import Order
 from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
 from plait.service.reading import Reading
-from plait.service.spoilt import spoilt
+from plait.service.spoilt import spoilt, unmade
 from plait.service.stamps import Stamps
 from plait.service.under_way import UnderWay
 from plait.service.work import Batch, Codec, Kind, Step, Work
@@ -163,7 +163,8 @@ class Line:
             entry = Entry(seq=row.seq, kind=Kind(row.kind), accepted_at=row.accepted_at)
             entry.durable.set()
             if row.finished_at is not None:
-                entry.failed = row.status is MutationStatus.FAILED
+                if row.status is MutationStatus.FAILED:
+                    entry.fault = row.category or "unknown"
                 entry.ended_at = row.finished_at
                 entry.past()
             self._entries[row.seq] = entry
@@ -298,8 +299,8 @@ class Line:
         """Do it and write down how it ended."""
         again = entry.ended
         try:
-            if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)):
-                raise EngineError(why)
+            if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)) is not None:
+                raise why
             body = await self._hands.carry(entry, work)
             self._hold = ""
         except Down:
@@ -308,7 +309,7 @@ class Line:
             if again:
                 self._lost = f"request {entry.seq} could not be done again ({error})"
             else:
-                await self._fail(entry, error)
+                await self._fail(entry, await self._blamed(entry, error))
             return
         finally:
             if isinstance(work, Step):
@@ -316,16 +317,24 @@ class Line:
         if not again:
             await self._end(entry, Ready(kind=entry.kind, body=body))
 
-    def _lost_or_spoilt(self, step: Entry) -> str:
-        """Why a step must not be made."""
-        return f"{GRADIENT_FAILED}: {self._lost}" if self._lost else spoilt(self._entries, step)
+    def _lost_or_spoilt(self, entry: Entry) -> NotDone | None:
+        """Why what stands behind gradients must not be done."""
+        return not_done(self._lost, 500) if self._lost else spoilt(self._entries, entry)
+
+    async def _blamed(self, entry: Entry, error: Exception) -> Exception:
+        """The error, with the number of the request that is to blame if it is not this one: who
+        carries out knows no numbers."""
+        if not isinstance(error, NotDone):
+            return error
+        await self._under_way.ended_before(entry.seq)
+        return self._lost_or_spoilt(entry) or error
 
     async def settled(self, step: Entry) -> None:
-        """Before a version is committed: what came before it is in the store. EngineError if some
-        of it failed."""
+        """Before a version is committed: what came before it is in the store. NotDone if some of it
+        failed."""
         await self._under_way.ended_before(step.seq)
-        if step.kind is Kind.OPTIM_STEP and (why := self._lost_or_spoilt(step)):
-            raise EngineError(why)
+        if step.kind is Kind.OPTIM_STEP and (why := self._lost_or_spoilt(step)) is not None:
+            raise why
 
     async def _fail(self, entry: Entry, error: Exception) -> None:
         await self._end(entry, self._endings.failure(entry, error))
@@ -335,6 +344,10 @@ class Line:
         if entry.kind in COMMITS:
             for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
                 del self._entries[seq]
+
+    def unmade(self) -> NotDone:
+        """Why there is no model to work on, if so."""
+        return unmade(self._entries.get(0))
 
     def waits(self) -> Waiting | None:
         """What it waits for; None if nothing is asked of it."""

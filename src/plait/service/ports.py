@@ -24,6 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", covariant=True)
 QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
+Category = Literal["user", "server", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Failed:
     """Ended in an error: final. ``category`` says whose it is."""
 
     error: str
-    category: Literal["user", "server", "unknown"]
+    category: Category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
