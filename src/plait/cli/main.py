@@ -35,6 +35,14 @@ RolloutWorkers = Annotated[
 TrainingWorkers = Annotated[
     int, typer.Option(help="Processes that train, default 1.", min=0, show_default=False)
 ]
+StepLimit = Annotated[
+    float,
+    typer.Option(
+        help="Seconds in which a worker must get on, or is replaced; default 1800.",
+        min=0,
+        show_default=False,
+    ),
+]
 Lean = Annotated[
     bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
 ]
@@ -63,6 +71,7 @@ def run(
     ] = True,
     rollout_workers: RolloutWorkers = 0,
     training_workers: TrainingWorkers = 0,
+    step_limit: StepLimit = 0.0,
     lean: Lean = False,
     recompute: Annotated[
         bool,
@@ -86,6 +95,7 @@ def run(
             cuda_graphs=cuda_graphs,
             deterministic=deterministic,
             elastic=elastic,
+            step_limit_s=step_limit,
             lean=lean,
             rollout_workers=rollout_workers,
             training_workers=training_workers,
@@ -273,6 +283,7 @@ def serve(
     kv_blocks: KvBlocks = 0,
     rollout_workers: RolloutWorkers = 0,
     training_workers: TrainingWorkers = 0,
+    step_limit: StepLimit = 0.0,
     lean: Lean = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -299,6 +310,7 @@ def serve(
             kv_blocks=kv_blocks,
             rollout_workers=rollout_workers,
             training_workers=training_workers,
+            step_limit_s=step_limit,
             lean=lean,
             device=device,
             dtype=dtype,

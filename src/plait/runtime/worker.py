@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Generator
 from multiprocessing.connection import Connection
 
+from plait.cluster.doing import Doing
 from plait.cluster.orphans import end_with_parent
 from plait.cluster.pulse import beat
 from plait.core.errors import EngineError, PlaitError, StoreError
@@ -38,8 +39,8 @@ REPORT_S = 0.1
 class Worker:
     """One worker's loop."""
 
-    def __init__(self, conn: Connection, config: m.WorkerConfig, team: Team) -> None:
-        self._conn, self._config, self._team = conn, config, team
+    def __init__(self, conn: Connection, config: m.WorkerConfig, team: Team, doing: Doing) -> None:
+        self._conn, self._config, self._team, self._doing = conn, config, team, doing
         self._meter = Meter()
         self._reported_s = 0.0
         self._stopping = False
@@ -62,7 +63,7 @@ class Worker:
             device=c.device,
             dtype=c.dtype,
             options=c.options,
-            on_layer=self._team.claim,
+            on_layer=self._on_layer,
         )
         self._engines: Engines = make_engines(c.engine, engine_config)
         self._engines.set_threads(c.cores)
@@ -87,6 +88,10 @@ class Worker:
             if rolling is not None and rolling.has_work() and not self._stopping:
                 self._rollout_step(rolling)
             self._report()
+
+    def _on_layer(self) -> None:
+        self._doing.gets_on()
+        self._team.claim()
 
     def _busy(self) -> bool:
         return bool(self._train) or (self._rolling is not None and self._rolling.has_work())
@@ -113,10 +118,12 @@ class Worker:
                             self._conn.send(m.Exported(moved=moved))
             case m.ImportSample() if rolling:
                 with _Attributed(self, command.moved.op.op_id):
-                    rolling.take(command.moved)
+                    with self._doing.one("taking over a sample"):
+                        rolling.take(command.moved)
             case m.LoadAdapter() if rolling:
                 with _Attributed(self, command.op_id):
-                    rolling.engine.load_adapter(command.run_id, command.version, command.path)
+                    with self._doing.one(f"loading version {command.version} of {command.run_id}"):
+                        rolling.engine.load_adapter(command.run_id, command.version, command.path)
                     self._conn.send(m.Finished(op_id=command.op_id, result=Done()))
             case m.DropAdapter() if rolling:
                 rolling.engine.drop_adapter(command.run_id, command.version)
@@ -133,7 +140,8 @@ class Worker:
 
     def _rollout_step(self, rolling: Rolling) -> None:
         t0 = self._team.begin()
-        step, ends_run = rolling.step()
+        with self._doing.one("a forward step"):
+            step, ends_run = rolling.step()
         t1, threads = self._team.end()
         self._meter.add(
             m.Span(
@@ -171,7 +179,8 @@ class Worker:
             self._started_s = t0
         tokens, outcomes = dict.fromkeys((task.op.run_id for task in tasks), 0), None
         try:
-            tokens.update(next(self._slices).tokens_by_run)
+            with self._doing.one(_named(tasks)):
+                tokens.update(next(self._slices).tokens_by_run)
         except StopIteration as end:
             outcomes = end.value
         except Exception as e:
@@ -265,6 +274,10 @@ def _parts(tasks: tuple[m.Train, ...]) -> list[float]:
     return [n / sum(tokens) for n in tokens]
 
 
+def _named(tasks: tuple[m.Train, ...]) -> str:
+    return ", ".join(f"{type(task.op).__name__} of {task.op.run_id}" for task in tasks)
+
+
 def _gradients(tasks: tuple[m.Train, ...]) -> list[ForwardBackward]:
     return [task.op for task in tasks if isinstance(task.op, ForwardBackward)]
 
@@ -291,13 +304,15 @@ def main() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conn = Connection(int(sys.argv[1]))
-    beat(int(sys.argv[2]))
+    doing = Doing()
+    beat(int(sys.argv[2]), doing)
     try:
         config: m.WorkerConfig = conn.recv()
         shares = Shares(sys.argv[3], slot=config.slot, cores=config.cores, elastic=config.elastic)
         team = Team(shares)
+        doing.limit_s = config.step_limit_s
         try:
-            Worker(conn, config, team).run()
+            Worker(conn, config, team, doing).run()
         finally:
             team.release()
     except (EOFError, BrokenPipeError, ConnectionResetError):
