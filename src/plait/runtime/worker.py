@@ -117,9 +117,9 @@ class Worker:
                         if (moved := rolling.export(op_id, kv=command.kv)) is not None:
                             self._conn.send(m.Exported(moved=moved))
             case m.ImportSample() if rolling:
-                with _Attributed(self, command.moved.op.op_id):
-                    with self._doing.one("taking over a sample"):
-                        rolling.take(command.moved)
+                op_id = command.moved.op.op_id
+                with _Attributed(self, op_id), self._doing.one("taking over a sample"):
+                    rolling.take(command.moved)
             case m.LoadAdapter() if rolling:
                 with _Attributed(self, command.op_id):
                     with self._doing.one(f"loading version {command.version} of {command.run_id}"):

@@ -85,7 +85,7 @@ class Carrier:
             return
         owner = self._owner
         if (hold := self._limits.take_run(owner.tenant_id, owner.model_id)) is not None:
-            raise Down(hold.reason)
+            raise Down(hold.reason, position=hold.position)
         self._counted = True
 
     def held(self) -> str:

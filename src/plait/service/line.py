@@ -27,7 +27,7 @@ from plait.service.hands import Down, Hands
 from plait.service.log import Log, Owner
 from plait.service.names import request_id
 from plait.service.order import Order
-from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
+from plait.service.ports import Failed, Outcome, Ready, Waiting
 from plait.service.reading import Reading
 from plait.service.spoilt import spoilt, unmade
 from plait.service.stamps import Stamps
@@ -76,9 +76,8 @@ class Line:
         self._under_way = UnderWay(AHEAD, on_end=self._changed.set)
         self._lost: str = ""
         """A gradient that was answered could not be made again: the next step must not count."""
-        self._hold = ""
-        self._state: QueueState = "paused_capacity"
-        """Of whoever waits while there is a hold."""
+        self._hold: Waiting | None = None
+        """What all wait for, if anything."""
         self.doom = ""
         """Why nothing more is carried out, if so."""
         self.used_s = clock()
@@ -203,10 +202,10 @@ class Line:
             try:
                 await self._serve()
             except Down as why:
-                self._hold, self._state = str(why), "paused_capacity"
+                self._hold = _held(str(why), position=why.position)
             except Exception as error:  # the recorder of what no request can be blamed for
                 log_.exception("line %s", self.owner.model_id)
-                self._hold, self._state = f"{type(error).__name__}: {error}", "paused_capacity"
+                self._hold = _held(f"{type(error).__name__}: {error}")
             else:
                 return
             finally:
@@ -292,7 +291,7 @@ class Line:
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
         while why := self._hands.held():
-            self._hold, self._state = why, "paused_rate_limit"
+            self._hold = Waiting(state="paused_rate_limit", reason=why)
             await asyncio.sleep(AGAIN_S)
 
     async def _carry(self, entry: Entry, work: Work) -> None:
@@ -302,7 +301,7 @@ class Line:
             if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)) is not None:
                 raise why
             body = await self._hands.carry(entry, work)
-            self._hold = ""
+            self._hold = None
         except Down:
             raise
         except Exception as error:
@@ -354,8 +353,10 @@ class Line:
         return None if all(entry.ended for entry in self._entries.values()) else self._waiting()
 
     def _waiting(self) -> Waiting:
-        if why := self._hold or self._log.trouble:
-            return Waiting(state=self._state if self._hold else "paused_capacity", reason=why)
+        if self._hold is not None:
+            return self._hold
+        if self._log.trouble:
+            return _held(self._log.trouble)
         gap_at = self._order.gives_up_at()
         if gap_at is not None and not self._under_way.tasks:
             left_s = max(0.0, gap_at - self._clock())
@@ -364,4 +365,8 @@ class Line:
                 f"without it in {left_s:.0f} s"
             )
         why = self._hands.waits()
-        return Waiting(state="paused_capacity", reason=why) if why else Waiting()
+        return _held(why) if why else Waiting()
+
+
+def _held(why: str, *, position: int = 0) -> Waiting:
+    return Waiting(state="paused_capacity", reason=why, position=position)

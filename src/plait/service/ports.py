@@ -42,6 +42,8 @@ class Waiting:
 
     state: QueueState = "active"
     reason: str = ""
+    position: int = 0
+    """Place in the queue, from 1; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
