@@ -1,5 +1,4 @@
-"""Doing: what a worker's computing thread is in the middle of, as the thread that gives its signs of
-life sees it.
+"""Doing: what a worker is in the middle of, as the thread that gives its signs of life sees it.
 
 It is stuck once it has been in the same step for longer than a limit, without so much as getting to
 the next layer: a gradient over many sequences gets on all the time, however long it takes. Looks

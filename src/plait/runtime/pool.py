@@ -1,8 +1,9 @@
 """Pool: the worker processes of one base model, kept alive.
 
 Workers that roll out and workers that train (``disaggregated``), or one that does both
-(``collocated``). A worker that dies, or hangs (``cluster.pulse``), is replaced and its work put back; when
-replacements die or cannot start, without getting anything done, the pool gives up and says why.
+(``collocated``). A worker that dies, or hangs (``cluster.pulse``), is replaced and its work put
+back; when replacements die or cannot start, without getting anything done, the pool gives up and
+says why.
 """
 
 import asyncio
