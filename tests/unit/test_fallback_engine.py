@@ -1,4 +1,4 @@
-"""The engine through ``transformers``, besides what it computes: sharing, disk, adapters, memory."""
+"""The engine through ``transformers`` beside what it computes: sharing, disk, adapters, caches."""
 
 import gc
 import weakref
