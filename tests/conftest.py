@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["PLAIT_CACHE"]
     else:
         os.environ["PLAIT_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """Whose module leaves files open is never imported: a package of weights is files."""
+    yield
+    assert "llama_cpp" not in sys.modules
 
 
 @pytest.fixture(scope="module")

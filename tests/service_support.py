@@ -28,10 +28,18 @@ class PickleCodec:
         return pickle.dumps(answer)
 
 
+class NoSamples:
+    """Whose no request is."""
+
+    def owns(self, request_id: str) -> bool:
+        return False
+
+
 class NoSampling:
     """Where nothing is sampled: snapshots are counted."""
 
     def __init__(self, house: House) -> None:
+        self.samples = NoSamples()
         self.snapshots: list[tuple[str, int]] = []
         self.over: list[str] = []
 
@@ -49,9 +57,6 @@ class NoSampling:
 
     async def end_session(self, session_id: str) -> None:
         self.over.append(session_id)
-
-    def owns(self, request_id: str) -> bool:
-        return False
 
 
 def house(directory: Path, model: Path, **over: Any) -> House:

@@ -4,6 +4,7 @@ A datum that begins with a poison token does what its name says wherever it is t
 """
 
 import os
+import threading
 import time
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from plait.engines.scripted.train import ScriptedTrain
 
 ENGINE = "slow_trainer:build"
 TOKEN_S = 0.1
-DEADLY, BREAKS_COMPANY, LONG = 66, 67, 68
+DEADLY, BREAKS_COMPANY, LONG, ENDLESS, STEADY = 66, 67, 68, 69, 70
 LONG_S = 10.0
+STEPS, STEP_S = 16, 0.25
+"""Of what gets on steadily."""
 
 
 class SlowTrain(ScriptedTrain):
@@ -24,6 +27,12 @@ class SlowTrain(ScriptedTrain):
         _meet(data)
         if data[0].input_tokens[0] == LONG:
             _compute(LONG_S)
+        if data[0].input_tokens[0] == ENDLESS:
+            threading.Event().wait()  # the interpreter is free, as under native code that let it go
+        if data[0].input_tokens[0] == STEADY:
+            for _ in range(STEPS):
+                time.sleep(STEP_S)
+                self.on_layer()
         return (yield from super().forward_backward(run_id, data, loss, config))
 
     def forward_backward_many(self, ops):  # type: ignore[no-untyped-def]
@@ -51,4 +60,6 @@ def build(config: EngineConfig) -> Engines:
     engines = build_scripted(config)
     if not config.train:
         return engines
-    return replace(engines, train=SlowTrain(engines.shape, token_s=TOKEN_S))
+    train = SlowTrain(engines.shape, token_s=TOKEN_S)
+    train.on_layer = config.on_layer
+    return replace(engines, train=train)

@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_support import ADAM, ALICE, BOB, Client, adapter, batch, house
+from service_support import ADAM, ALICE, BOB, Client, adapter, batch, datum, house
 
 from plait.core.errors import NotFound, SessionEnded
+from plait.core.runs import LoraSpec
 from plait.service.ports import Failed
 from plait.service.work import (
     CheckpointKind,
+    CreateModel,
     Kind,
     LoadCheckpoint,
     LoadModel,
@@ -78,6 +80,42 @@ async def test_what_fails_uses_up_its_number_and_no_other(tmp_path: Path, byte_m
         ends = [await one.end(r) for r in both]
         assert all(isinstance(e, Failed) for e in ends), "it was asked for behind the gradient"
         assert (await one.get(await one.step())).version == 2
+
+
+async def test_what_stands_behind_a_failure_fails_by_the_same_fault_and_names_it(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    too_much = replace(datum(1), inputs={"weights": [1e308] * 8})  # its loss is infinite
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        for bad in (batch(1, loss="no such loss"), replace(batch(1), data=(too_much,))):
+            first = one.seq + 1
+            asked = [
+                await one.send(Kind.FORWARD_BACKWARD, bad),
+                await one.gradient(2),
+                await one.step(),
+            ]
+            saved = await one.send(Kind.SAVE_WEIGHTS, replace(SAVE, name=f"after-{first}"))
+            cause, *behind = [await one.end(request) for request in asked]
+            assert isinstance(cause, Failed)
+            assert cause.category == "user"
+            for end in behind:
+                assert isinstance(end, Failed)
+                assert end.category == "user"
+                assert f"(request {first}: {cause.error}); mend that and ask for" in end.error
+            await one.get(saved)
+        assert (await one.get(await one.step())).version == 1
+
+        two = Client(h, ALICE, one.session_id, 1)
+        work = CreateModel(base_model=str(byte_model), lora=LoraSpec(rank=10**6))
+        made = await two.end(await two.send(Kind.CREATE_MODEL, work, seq=0))
+        behind = [await two.end(await two.gradient(1)), await two.end(await two.step())]
+        assert isinstance(made, Failed)
+        for end in behind:
+            assert isinstance(end, Failed)
+            assert end.category == "user"
+            assert f"the model was not made (request 0: {made.error})" in end.error
 
 
 async def test_foreign_ids_are_unknown_and_ended_sessions_refuse(

@@ -165,7 +165,7 @@ async def test_over_the_limit_of_runs_a_job_waits_and_says_why(
         async def waits() -> bool:
             why = (await alice.get("/v1/runs/two/why")).json()
             told = "1 of 1 runs" in why["reason"] and "position 1" in why["reason"]
-            return told and why["waiting_for"] == "place"
+            return told and (why["waiting_for"], why["position"]) == ("place", 1)
 
         await until(waits)
         assert (await alice.get("/v1/jobs/two")).json()["status"] == "queued"

@@ -31,7 +31,7 @@ async def test_why_a_model_is_not_made(tmp_path: Path, byte_model: Path) -> None
         async def waits() -> bool:
             why = (await alice.get(f"/v1/runs/{second}/why")).json()
             told = "1 of 1 runs" in why["reason"] and "position 1" in why["reason"]
-            return told and why["waiting_for"] == "place"
+            return told and (why["waiting_for"], why["position"]) == ("place", 1)
 
         await until(waits)
         assert (await bob.get(f"/v1/runs/{second}/why")).status_code == 404

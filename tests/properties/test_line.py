@@ -175,7 +175,7 @@ class LineMachine(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         rows = await log.line(self.owner.model_id)
-        self.line.recall(rows)
+        self.line.intake.recall(rows)
         if rows:
             self.line.wake()
 
@@ -193,9 +193,9 @@ class LineMachine(RuleBasedStateMachine):
 
         async def ask() -> None:
             if seq not in self.asked:
-                known = [(s, self.line._entries.get(s)) for s in range(seq)]
+                known = [(s, self.line.intake.entries.get(s)) for s in range(seq)]
                 self.blind[seq] = [s for s, e in known if e is None or not e.over.is_set()]
-            promise = await self.line.submit(seq, what, pickle.dumps(work))
+            promise = await self.line.intake.submit(seq, what, pickle.dumps(work))
             assert promise == f"{self.owner.model_id}:{seq}"
             await _spin(spins)
 
@@ -220,7 +220,7 @@ class LineMachine(RuleBasedStateMachine):
     def refuse(self, ahead: int) -> None:
         """A number that a door uses up."""
         seq = self._next() + ahead
-        self.runner.run(self.line.skip(seq, "refused"))
+        self.runner.run(self.line.intake.skip(seq, "refused"))
         self.asked.setdefault(seq, "refused")
 
     @rule()
@@ -298,6 +298,8 @@ class LineMachine(RuleBasedStateMachine):
                 assert spoilt, f"step {seq} failed without a cause: {end}"
                 assert isinstance(end, Failed)
                 assert GRADIENT_FAILED in end.error
+                assert f"(request {min(spoilt)}: " in end.error
+                assert end.category == "user", "it is as the gradient's failure is"
             else:
                 assert good is (kind == "save")
                 if kind == "bad gradient":

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from plait.core.errors import EngineError, RequestError, StoreError
+from plait.core.errors import EngineError, NotDone, RequestError, StoreError
 from plait.core.ids import LOCAL_TENANT, OpId, RunId
 from plait.core.operations import AdamParams, ForwardBackward, ForwardResult, OptimStep, TrainOp
 from plait.core.runs import RunSpec
@@ -91,9 +91,21 @@ async def test_a_gradient_that_fails_takes_along_what_was_asked_for_behind_it(de
     second = desk.gradient("second", first)
     step = desk.ask("step", OptimStep, first, second)
     desk.queue.finished(OpId("first"), RequestError("no such loss"), 0.1)
-    assert isinstance(second.queued.exception(), EngineError)
-    assert "the gradient before it failed" in str(step.exception())
+    for error in (second.queued.exception(), step.exception()):
+        assert isinstance(error, NotDone)
+        assert "the gradient before it failed (no such loss); mend that" in str(error)
+        assert error.http_status == RequestError.http_status
     assert desk.worker.ops() == ["first"]
+
+
+async def test_what_is_not_done_for_our_fault_is_our_fault(desk: Desk) -> None:
+    first = desk.gradient("first")
+    step = desk.ask("step", OptimStep, first)
+    desk.queue.finished(OpId("first"), EngineError("out of memory"), 0.1)
+    error = step.exception()
+    assert isinstance(error, NotDone)
+    assert str(error).endswith("failed (out of memory); ask for both again")
+    assert error.http_status == 500
 
 
 async def test_who_asks_again_is_not_made_to_pay_for_what_was_given_up(desk: Desk) -> None:

@@ -1,5 +1,5 @@
-"""Silent workers: one that is stopped is replaced and its work done again; one that computes for
-long is left alone. Over real processes."""
+"""Workers that hang: one that is stopped, or gets on no more, is replaced and its work done again;
+one that computes for long is left alone. Over real processes."""
 
 import asyncio
 import os
@@ -11,6 +11,7 @@ import pytest
 import slow_trainer
 
 from plait.cluster import pulse
+from plait.core.errors import WorkerLost
 from plait.core.ids import RunId, WorkerId
 from plait.core.operations import AdamParams, Datum, SamplingParams
 from plait.policies.registry import make
@@ -19,6 +20,7 @@ from plait.runtime.session import Session
 from plait.runtime.settings import Settings
 
 SILENT_S = 4.0
+STEP_LIMIT_S = 1.5
 SOON_S = 60.0
 ROLLOUT, TRAIN = WorkerId("rollout-0"), WorkerId("train-0")
 ADAM = AdamParams(learning_rate=1e-2)
@@ -50,14 +52,24 @@ def losses() -> Losses:
 
 @pytest.fixture
 async def session(
-    tmp_path: Path, byte_model: Path, losses: Losses, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    byte_model: Path,
+    losses: Losses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Session]:
+    """Its parameter, if any, is the step limit."""
     monkeypatch.setattr(pulse, "SILENT_S", SILENT_S)
     async with Session(
         tmp_path,
         model=str(byte_model),
         sharing=make("plait"),
-        settings=Settings(engine=slow_trainer.ENGINE, kv_blocks=64, cores=2),
+        settings=Settings(
+            engine=slow_trainer.ENGINE,
+            kv_blocks=64,
+            cores=2,
+            step_limit_s=getattr(request, "param", 0.0),
+        ),
         journal=losses,
     ) as opened:
         yield opened
@@ -106,3 +118,29 @@ async def test_a_step_that_computes_for_long_is_no_silence(
     await run.forward_backward([datum(slow_trainer.LONG)], "cross_entropy")
     assert session.head.pool.workers[TRAIN].pid == pid
     assert not losses.whys
+
+
+@pytest.mark.parametrize("session", [STEP_LIMIT_S], indirect=True)
+async def test_a_step_that_never_ends_is_cut_short_and_a_steady_one_is_not(
+    session: Session, losses: Losses
+) -> None:
+    run, other = [await session.create_run(name) for name in ("one", "other")]
+    assert slow_trainer.STEPS * slow_trainer.STEP_S > 2 * STEP_LIMIT_S
+    await other.forward_backward([datum(slow_trainer.STEADY)], "cross_entropy")
+    assert not losses.whys
+    stuck = session.head.pool.workers[TRAIN].pid
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(WorkerLost, match="the worker died twice during the same Forward"):
+            await run.forward_backward([datum(slow_trainer.ENDLESS)], "cross_entropy")
+        await other.optim_step(ADAM)
+    assert other.version == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(stuck, 0)
+    assert (
+        losses.whys
+        == [
+            f"{TRAIN}: worker {TRAIN} ended (killed, since one step of its work took longer than "
+            f"--step-limit): in ForwardBackward of one for {STEP_LIMIT_S:g} s"
+        ]
+        * 2
+    )

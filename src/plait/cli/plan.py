@@ -10,10 +10,10 @@ from rich.table import Table
 from plait.cli.console import show, show_json
 from plait.cli.prepare import one_model, open_sources
 from plait.cluster.local import worker_env
-from plait.jobs.launch import room
 from plait.jobs.load import load_jobs
 from plait.jobs.plan import LENGTH_SHARE, TURN_SHARE, UNKNOWN_STEPS, Plan, make_plan
 from plait.jobs.preflight import preflight
+from plait.jobs.room import room_of
 from plait.models.rates import measured_rates
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
@@ -33,7 +33,7 @@ def plan_command(files: Sequence[Path], *, asked: Settings, as_json: bool) -> in
 
     async def estimate() -> Plan:
         async with open_sources(specs, tokenizer) as sources:
-            await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
+            await preflight(specs, sources, room=room_of(shape, settings), tokenizer=tokenizer)
             rates = await asyncio.to_thread(
                 measured_rates,
                 model_dir,

@@ -15,9 +15,10 @@ from plait.cli.resume import left_of, overridden
 from plait.cli.watch import watch
 from plait.core.errors import ConfigError, EngineError, PlaitError
 from plait.core.runs import Stage
-from plait.jobs.launch import Launch, Outcome, room
+from plait.jobs.launch import Launch, Outcome
 from plait.jobs.load import load_jobs
 from plait.jobs.preflight import preflight
+from plait.jobs.room import room_of
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
@@ -117,7 +118,7 @@ async def drive(
     tokenizer = Tokenizer(model_dir)
     async with open_sources(specs, tokenizer) as sources:
         with _stoppable():
-            await preflight(specs, sources, room=room(shape, settings), tokenizer=tokenizer)
+            await preflight(specs, sources, room=room_of(shape, settings), tokenizer=tokenizer)
         if not quiet:
             print(f"launch directory: {directory}\nstarting workers", flush=True)
         launch = Launch(directory, model=model, policy=sharing, settings=settings, planned=specs)

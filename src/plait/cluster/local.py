@@ -59,12 +59,12 @@ class WorkerProcess:
         self._process.wait()
         self._close()
 
-    def kill_if_silent(self) -> bool:
-        """Look for a sign of life; end it if there have been none for too long (``Pulse``). Waits
-        for nothing: one that hangs in the kernel takes its time to die."""
-        if silent := self._pulse.is_silent():
+    def kill_if_hung(self) -> str:
+        """Look for a sign of life; end it if it hangs (``Pulse``), and say how. Waits for nothing:
+        one that hangs in the kernel takes its time to die."""
+        if why := self._pulse.look():
             self._process.kill()
-        return silent
+        return why
 
     def join(self) -> None:
         """Wait for it to end after ``Stop``; kill it if it does not."""

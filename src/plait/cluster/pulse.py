@@ -7,7 +7,7 @@ the other end looks now and then: ``LOOKS`` looks in a row that find nothing are
 counted rather than seconds, so that the time in which nobody ran at all (a paused container, a
 suspended machine) or in which the looking process was stopped is laid to no worker.
 
-A step that never ends although its process runs is not noticed here.
+The sign is another one while what the worker computes is stuck (``doing``).
 """
 
 import os
@@ -15,6 +15,9 @@ import socket
 import threading
 import time
 
+from plait.cluster.doing import Doing
+
+ALIVE, STUCK = b".", b"!"
 BEAT_S = 0.5
 SILENT_S = 60.0
 """A thread that needs microseconds gets them within this on any machine that is not lost; and
@@ -22,16 +25,16 @@ whoever waits for a stopped worker waits no longer."""
 LOOKS = 12
 
 
-def beat(fd: int) -> None:
+def beat(fd: int, doing: Doing) -> None:
     """Give signs into this socket from now on, until its other end is closed."""
     os.set_blocking(fd, False)
-    threading.Thread(target=_beat, args=(fd,), name="plait-pulse", daemon=True).start()
+    threading.Thread(target=_beat, args=(fd, doing), name="plait-pulse", daemon=True).start()
 
 
-def _beat(fd: int) -> None:
+def _beat(fd: int, doing: Doing) -> None:
     while True:
         try:
-            os.write(fd, b".")
+            os.write(fd, STUCK if doing.is_stuck(BEAT_S) else ALIVE)
         except BlockingIOError:
             pass  # nobody has looked for minutes: it is full of signs
         except OSError:
@@ -47,14 +50,17 @@ class Pulse:
         self._socket.setblocking(False)
         self._n_missed = 0
 
-    def is_silent(self) -> bool:
-        """Look, ``SILENT_S / LOOKS`` after the last time; true after ``LOOKS`` without a sign."""
+    def look(self) -> str:
+        """Look, ``SILENT_S / LOOKS`` after the last time; why the worker hangs, empty if it does
+        not: ``LOOKS`` have found no sign, or the last sign says that it is stuck."""
         try:
             signs = self._socket.recv(2**16)
         except OSError:  # there are none; or nobody is to look any more
             signs = b""
         self._n_missed = 0 if signs else self._n_missed + 1
-        return self._n_missed >= LOOKS
+        if signs.endswith(STUCK):
+            return "one step of its work took longer than --step-limit"
+        return f"it gave no sign of life for {SILENT_S:g} s" if self._n_missed >= LOOKS else ""
 
     def close(self) -> None:
         """Nobody looks any more."""

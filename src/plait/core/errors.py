@@ -71,6 +71,17 @@ class NotFinite(EngineError):
     http_status = 422
 
 
+class NotDone(EngineError):
+    """What was asked for builds on something before it that failed: it fails with that, and is the
+    fault of whoever that is."""
+
+    code = "not_done"
+
+    def __init__(self, message: str, *, http_status: int = 500) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
 class WorkerLost(PlaitError):
     """A worker process ended while it had work; the work is put back or reported."""
 

@@ -8,32 +8,27 @@ everything; what is committed can be resumed.
 """
 
 import asyncio
-import platform
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import psutil
+from typing import Self
 
 from plait.core.errors import CLOSED, ConfigError, PlaitError, RequestError, RunEnded, StoreError
 from plait.core.ids import LOCAL_TENANT, RunId, TenantId
 from plait.core.runs import LoraSpec, Stage
 from plait.engines.protocol import ModelShape
 from plait.envs.protocol import TaskSource
+from plait.jobs.about import about
 from plait.jobs.life import Job, Life, Outcome
 from plait.jobs.load import dump_resolved
 from plait.jobs.named import load_controller, make_source_of
-from plait.jobs.room import Room
+from plait.jobs.room import room_of
 from plait.jobs.spec import JobSpec
 from plait.models.registry import resolve
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
-from plait.obs.info import read_info
 from plait.obs.recorder import Recorder
 from plait.obs.records import LaunchInfo
 from plait.policies.protocol import Sharing
@@ -104,7 +99,14 @@ class Launch:
                 sparse=self._shared is not None,
             )
             stack.callback(self.recorder.close)
-            self._info = self._first_info()
+            self._info = about(
+                self.recorder.layout,
+                sharing=self.sharing,
+                model=self.model,
+                settings=self._settings,
+                alone=self._shared is None,
+                wall=time.time,
+            )
             self._write_down(self._planned)
             journal = self._journal(asyncio.get_running_loop())
             stack.callback(journal.close)
@@ -130,7 +132,7 @@ class Launch:
                 recorder=self.recorder,
                 pool=pool,
                 tokenizer=self.tokenizer,
-                room=room(self._shape, self._settings),
+                room=room_of(self._shape, self._settings),
             )
             stack.push_async_callback(self._stop_jobs)
             self._stack = stack.pop_all()
@@ -277,25 +279,6 @@ class Launch:
         self._info["jobs"] = tuple(jobs)
         self.recorder.launch(LaunchInfo(**self._info))
 
-    def _first_info(self) -> dict[str, Any]:
-        """Fields of ``LaunchInfo``; what an earlier life of the launch began stays."""
-        before = read_info(self.recorder.layout)
-        return {
-            "policy": self.sharing.name,
-            "policy_options": self.sharing.options,
-            "model": self.model,
-            "started_at": before.get("started_at", time.time()),
-            "jobs": () if self._shared is not None else tuple(before.get("jobs", ())),
-            "versions": {"python": platform.python_version(), **_versions("plait", "torch")},
-            "machine": {
-                "cores": self._settings.cores,
-                "memory_bytes": psutil.virtual_memory().total,
-                "device": platform.processor() or platform.machine(),
-            },
-            "peak_flops": 0.0,
-            "settings": asdict(self._settings),
-        }
-
     def _known(self, name: str) -> Job:
         if name not in self._jobs:
             known = ", ".join(self._jobs) or "none"
@@ -307,20 +290,3 @@ def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
     if task.cancelled():
         raise RunEnded(CLOSED)
     return task.result()
-
-
-def room(shape: ModelShape, settings: Settings) -> Room:
-    """What one sample may have under resolved settings."""
-    return Room(
-        max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
-    )
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

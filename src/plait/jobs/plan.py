@@ -16,7 +16,7 @@ from plait.envs.declared import read_declared
 from plait.envs.protocol import TaskSource
 from plait.jobs.memory import Memory, estimate
 from plait.jobs.preflight import prompt_tokens
-from plait.jobs.room import Room
+from plait.jobs.room import Room, room_of
 from plait.jobs.spec import JobSpec
 from plait.models.rates import Rates
 from plait.runtime.settings import Settings
@@ -91,9 +91,7 @@ async def make_plan(
     settings: Settings,
 ) -> Plan:
     """Estimate; an error that names its job if a single sample can never fit."""
-    room = Room(
-        max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
-    )
+    room = room_of(shape, settings)
     jobs = [
         await _job(spec, source, shape, rates, settings, room)
         for spec, source in zip(specs, sources, strict=True)

@@ -7,10 +7,12 @@ error of its own; a prompt that leaves no room for an answer is a mistake in the
 from dataclasses import dataclass
 
 from plait.core.errors import CapacityError, ConfigError, RequestError
+from plait.engines.protocol import ModelShape
 from plait.envs.declared import Declared
 from plait.jobs.sections import LimitsSection
 from plait.jobs.spec import JobSpec
 from plait.profiles.kv import worst_case_blocks
+from plait.runtime.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +76,10 @@ class Room:
                 f"cache and there are {self.cache_tokens}: raise --kv-blocks or lower "
                 "limits.max_tokens"
             )
+
+
+def room_of(shape: ModelShape, settings: Settings) -> Room:
+    """What one sample may have under resolved settings."""
+    return Room(
+        max_context=shape.max_context, cache_tokens=settings.worker_kv_blocks * settings.block_size
+    )

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plait.core.errors import EngineError, PlaitError
+from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import OptimStep, Result, TrainOp
 from plait.core.view import WorkItem
 from plait.profiles import timing
 from plait.runtime.facts import Roster
-from plait.runtime.gradients import GRADIENT_FAILED, Gradient
+from plait.runtime.gradients import Gradient, spoilt
 from plait.runtime.resident import Resident
 
 
@@ -109,7 +109,9 @@ class Backlog:
         for run_id in [r for r in self._changed if r in self._queues]:
             queue = self._queues[run_id]
             while queue and queue[0].is_dead:
-                queue.popleft().answer(EngineError(GRADIENT_FAILED))
+                dead = queue.popleft()
+                if (error := spoilt(dead.behind)) is not None:
+                    dead.answer(error)
             if queue:
                 self._enter(run_id, queue[0])
             else:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from plait.cluster import pulse
 from plait.cluster.local import WorkerProcess
 from plait.core.errors import RequestError, WorkerLost
 from plait.core.ids import WorkerId
@@ -40,7 +39,9 @@ class WorkerHandle:
         self._process = WorkerProcess(config, shares=shares, log=log)
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[m.Ready] = self._loop.create_future()
-        self._stopping = self._silent = False
+        self._stopping = False
+        self._hung = ""
+        """How it did, once it was killed for that."""
         self._outbox: queue.SimpleQueue[m.Command | None] = queue.SimpleQueue()
         """What is to be sent; ``None`` ends the thread that does it. Never longer than what the
         runs have asked for and not yet been answered."""
@@ -90,17 +91,18 @@ class WorkerHandle:
         self._process.kill()
 
     def look(self) -> None:
-        """Look for a sign of life, as often as ``Pulse`` says; a worker without is ended as lost.
-        One that is starting has its own time for that."""
+        """Look for a sign of life, as often as ``Pulse`` says; a worker that hangs is ended as
+        lost. One that is starting has its own time for that."""
         if self.ready is not None and not self._stopping:
-            self._silent |= self._process.kill_if_silent()
+            why = self._process.kill_if_hung()
+            self._hung = self._hung or why
 
     def describe_exit(self) -> str:
         """How it ended, with the last line of its log."""
         code = self._process.exit_code()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        if self._silent:
-            how = f"killed, since it gave no sign of life for {pulse.SILENT_S:g} s"
+        if self._hung:
+            how = f"killed, since {self._hung}"
         tail = (
             self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         )

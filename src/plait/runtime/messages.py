@@ -31,6 +31,7 @@ class WorkerConfig:
     max_seqs: int
     train_memory_bytes: int
     elastic: bool
+    step_limit_s: float
     device: str = "cpu"
     dtype: str = "fp32"
     options: dict[str, float] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Pool: the worker processes of one base model, kept alive.
 
 Workers that roll out and workers that train (``disaggregated``), or one that does both
-(``collocated``). A worker that dies, or gives no sign of life (``cluster.pulse``), is replaced and
-its work put back; when replacements die or cannot start, without getting anything done, the pool
-gives up and says why.
+(``collocated``). A worker that dies, or hangs (``cluster.pulse``), is replaced and its work put
+back; when replacements die or cannot start, without getting anything done, the pool gives up and
+says why.
 """
 
 import asyncio
@@ -71,6 +71,7 @@ class Pool:
                 max_seqs=settings.max_seqs,
                 train_memory_bytes=settings.train_memory_bytes,
                 elastic=settings.elastic,
+                step_limit_s=settings.step_limit_s,
                 device=settings.device,
                 dtype=settings.dtype,
                 options={

@@ -27,6 +27,10 @@ CUDA_TRAIN_SHARE = 0.25
 cache leave is for the weights, of which each worker has a copy there, and for what CUDA itself
 takes. Not measured."""
 
+STEP_LIMIT_S = 1800.0
+"""A layer, or the writing of a version, takes seconds: no machine that is of use makes it so many
+times slower."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -63,6 +67,9 @@ class Settings:
     """The backward pass computes each layer again instead of keeping it: a fraction of a
     micro-batch's memory, for the time of a second forward pass (measured, 512 tokens of a 135 M
     model: 0.4 times the memory, 1.4 times the time)."""
+    step_limit_s: float = 0.0
+    """A worker that is in one step for longer, without getting to its next layer, hangs: it is
+    replaced. 0 is half an hour."""
     deterministic: bool = False
     """A job gives the same bits every time, alone or shared: sums have one order whatever the batch
     and the threads, and a batch is drawn from the version that its number says."""
@@ -76,6 +83,8 @@ class Settings:
                 "cores and max_seqs must be at least 1, kv_blocks, rollout_workers and "
                 "training_workers at least 0"
             )
+        if not self.step_limit_s >= 0:
+            raise ConfigError(f"a step limit of {self.step_limit_s:g} s is none: give seconds")
         if self.deterministic and shape.by_transformers:
             raise ConfigError(
                 f"{shape.name} runs through transformers, and deterministic mode is for models of "
@@ -101,6 +110,7 @@ class Settings:
             rollout_workers=rollout_workers,
             training_workers=max(1, self.training_workers),
             train_memory_bytes=self._train_budget(cuda),
+            step_limit_s=self.step_limit_s or STEP_LIMIT_S,
         )
 
     def _kv_budget(self, free_bytes: int, cuda: CudaDevice | None) -> int:

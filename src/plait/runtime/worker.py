@@ -1,10 +1,9 @@
 """Worker process: hosts engines, takes commands between forward steps, reports what it did.
 
-It decides nothing but how many threads it computes with (``Team``). One training operation runs
-at a time (or gradients of several runs, in one pass) and gives way to a rollout step after each
-micro-batch when both live here. Ends when told to, or when the head is gone. It gives its cores
-back before it answers the last thing asked of it, so that whoever works next on the answer has the
-whole machine, every time.
+It decides nothing but how many threads it computes with (``Team``). Training gives way to a rollout
+step after each micro-batch when both live here. Ends when told to, or when the head is gone. It
+gives its cores back before it answers the last thing asked of it, so that whoever works next on the
+answer has the whole machine, every time.
 """
 
 import contextlib
@@ -13,23 +12,22 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Generator
 from multiprocessing.connection import Connection
 
+from plait.cluster.doing import Doing
 from plait.cluster.orphans import end_with_parent
 from plait.cluster.pulse import beat
 from plait.core.errors import EngineError, PlaitError, StoreError
 from plait.core.ids import OpId
-from plait.core.operations import Done, ForwardBackward, Result
+from plait.core.operations import Done
 from plait.core.text import told
 from plait.engines.factory import EngineConfig, Engines, make_engines
-from plait.engines.protocol import TrainStep
 from plait.runtime import messages as m
-from plait.runtime.carry import carry_out
 from plait.runtime.meter import Meter
 from plait.runtime.rolling import Rolling
 from plait.runtime.shares import Shares
 from plait.runtime.team import Team
+from plait.runtime.training import Ended, Training
 
 REPORT_S = 0.1
 """How often spans are sent: ten a second keep a live view current and cost nothing."""
@@ -38,15 +36,11 @@ REPORT_S = 0.1
 class Worker:
     """One worker's loop."""
 
-    def __init__(self, conn: Connection, config: m.WorkerConfig, team: Team) -> None:
-        self._conn, self._config, self._team = conn, config, team
+    def __init__(self, conn: Connection, config: m.WorkerConfig, team: Team, doing: Doing) -> None:
+        self._conn, self._config, self._team, self._doing = conn, config, team, doing
         self._meter = Meter()
         self._reported_s = 0.0
         self._stopping = False
-        self._train: list[tuple[m.Train, ...]] = []
-        """What is done one after the other, and in each what is done together."""
-        self._slices: Generator[TrainStep, None, tuple[Result | PlaitError, ...]] | None = None
-        self._started_s = 0.0
 
     def run(self) -> None:
         """Serve until stopped."""
@@ -62,13 +56,14 @@ class Worker:
             device=c.device,
             dtype=c.dtype,
             options=c.options,
-            on_layer=self._team.claim,
+            on_layer=self._on_layer,
         )
         self._engines: Engines = make_engines(c.engine, engine_config)
         self._engines.set_threads(c.cores)
         self._team.serves(self._engines.set_threads)
         engine = self._engines.rollout
         self._rolling = None if engine is None else Rolling(engine)
+        self._training = Training(self._engines.train, log=self._log)
         peak = self._engines.peak_flops() if c.slot == 0 else 0.0
         ready = m.Ready(
             worker_id=c.worker_id, pid=os.getpid(), shape=self._engines.shape, peak_flops=peak
@@ -81,23 +76,28 @@ class Worker:
                 self._team.release()
             while not self._stopping and self._conn.poll(0 if busy or self._busy() else None):
                 self._handle(self._conn.recv())
-            if self._train and not self._stopping:
+            if self._training.has_work() and not self._stopping:
                 self._train_slice()
             rolling = self._rolling
             if rolling is not None and rolling.has_work() and not self._stopping:
                 self._rollout_step(rolling)
             self._report()
 
+    def _on_layer(self) -> None:
+        self._doing.gets_on()
+        self._team.claim()
+
     def _busy(self) -> bool:
-        return bool(self._train) or (self._rolling is not None and self._rolling.has_work())
+        rolls = self._rolling is not None and self._rolling.has_work()
+        return rolls or self._training.has_work()
 
     def _handle(self, command: m.Command) -> None:
         rolling, train = self._rolling, self._engines.train
         match command:
             case m.Train():
-                self._train.append((command,))
+                self._training.add(command)
             case m.TrainTogether():
-                self._train.append(tuple(m.Train(op=op) for op in command.ops))
+                self._training.add(*(m.Train(op=op) for op in command.ops))
             case m.AddSamples() if rolling:
                 for op in command.ops:
                     with _Attributed(self, op.op_id):
@@ -112,11 +112,13 @@ class Worker:
                         if (moved := rolling.export(op_id, kv=command.kv)) is not None:
                             self._conn.send(m.Exported(moved=moved))
             case m.ImportSample() if rolling:
-                with _Attributed(self, command.moved.op.op_id):
+                op_id = command.moved.op.op_id
+                with _Attributed(self, op_id), self._doing.one("taking over a sample"):
                     rolling.take(command.moved)
             case m.LoadAdapter() if rolling:
                 with _Attributed(self, command.op_id):
-                    rolling.engine.load_adapter(command.run_id, command.version, command.path)
+                    with self._doing.one(f"loading version {command.version} of {command.run_id}"):
+                        rolling.engine.load_adapter(command.run_id, command.version, command.path)
                     self._conn.send(m.Finished(op_id=command.op_id, result=Done()))
             case m.DropAdapter() if rolling:
                 rolling.engine.drop_adapter(command.run_id, command.version)
@@ -133,7 +135,8 @@ class Worker:
 
     def _rollout_step(self, rolling: Rolling) -> None:
         t0 = self._team.begin()
-        step, ends_run = rolling.step()
+        with self._doing.one("a forward step"):
+            step, ends_run = rolling.step()
         t1, threads = self._team.end()
         self._meter.add(
             m.Span(
@@ -163,65 +166,37 @@ class Worker:
             self.fail(op_id, error)
 
     def _train_slice(self) -> None:
-        """One micro-batch of what is at the head of the queue; answers when it is done."""
-        tasks = self._train[0]
+        """One micro-batch of what is first in training; answers what is done."""
         t0 = self._team.begin()
-        if self._slices is None:
-            self._slices = self._carry_out(tasks)
-            self._started_s = t0
-        tokens, outcomes = dict.fromkeys((task.op.run_id for task in tasks), 0), None
-        try:
-            tokens.update(next(self._slices).tokens_by_run)
-        except StopIteration as end:
-            outcomes = end.value
-        except Exception as e:
-            if len(tasks) > 1:  # by itself each shows whether it is at fault
-                self._log(e)
-                self._train[1:1] = [(task,) for task in tasks]
-            self._end_task()
-            if len(tasks) == 1:
-                self.fail(tasks[0].op.op_id, e)
+        with self._doing.one(self._training.what):
+            done = self._training.slice(t0)
+        if done.broken:
+            self._release_if_idle()
+            for ended in done.ended:
+                self._answer(ended, 0.0)
             return
         t1, threads = self._team.end()
-        kind = {"ForwardBackward": "train", "Forward": "forward", "OptimStep": "optim"}.get(
-            type(tasks[0].op).__name__, "load"
-        )
         self._meter.add(
             m.Span(
-                kind=kind,
+                kind=done.kind,
                 t0=t0,
                 t1=t1,
                 threads=threads,
-                tokens=sum(tokens.values()),
+                tokens=sum(done.tokens_by_run.values()),
                 steps=1,
-                tokens_by_run=tokens,
+                tokens_by_run=done.tokens_by_run,
             )
         )
-        if outcomes is not None:
-            self._end_task()
-            for task, outcome, part in zip(tasks, outcomes, _parts(tasks), strict=True):
-                if isinstance(outcome, PlaitError):
-                    self.fail(task.op.op_id, outcome)
-                else:
-                    seconds = part * (t1 - self._started_s)
-                    self._conn.send(
-                        m.Finished(op_id=task.op.op_id, result=outcome, seconds=seconds)
-                    )
+        if done.ended:
+            self._release_if_idle()
+        for ended in done.ended:
+            self._answer(ended, ended.part * (t1 - ended.since_s))
 
-    def _end_task(self) -> None:
-        self._train.pop(0)
-        self._slices = None
-        self._release_if_idle()
-
-    def _carry_out(
-        self, tasks: tuple[m.Train, ...]
-    ) -> Generator[TrainStep, None, tuple[Result | PlaitError, ...]]:
-        engine = self._engines.train
-        if engine is None:
-            raise EngineError(f"worker {self._config.worker_id} does not train")
-        if len(tasks) > 1:
-            return (yield from engine.forward_backward_many(_gradients(tasks)))
-        return ((yield from carry_out(engine, tasks[0])),)
+    def _answer(self, ended: Ended, seconds: float) -> None:
+        if isinstance(ended.outcome, Exception):
+            self.fail(ended.op_id, ended.outcome)
+        else:
+            self._conn.send(m.Finished(op_id=ended.op_id, result=ended.outcome, seconds=seconds))
 
     def _release_if_idle(self) -> None:
         if not self._busy():
@@ -257,18 +232,6 @@ class Worker:
             traceback.print_exception(error)
 
 
-def _parts(tasks: tuple[m.Train, ...]) -> list[float]:
-    """What of the time that was spent on ``tasks`` together is each one's, by its tokens."""
-    if len(tasks) == 1:
-        return [1.0]
-    tokens = [sum(len(d.input_tokens) for d in op.data) for op in _gradients(tasks)]
-    return [n / sum(tokens) for n in tokens]
-
-
-def _gradients(tasks: tuple[m.Train, ...]) -> list[ForwardBackward]:
-    return [task.op for task in tasks if isinstance(task.op, ForwardBackward)]
-
-
 class _Attributed:
     """Turns an exception inside the block into the answer of one operation."""
 
@@ -291,13 +254,15 @@ def main() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     conn = Connection(int(sys.argv[1]))
-    beat(int(sys.argv[2]))
+    doing = Doing()
+    beat(int(sys.argv[2]), doing)
     try:
         config: m.WorkerConfig = conn.recv()
         shares = Shares(sys.argv[3], slot=config.slot, cores=config.cores, elastic=config.elastic)
         team = Team(shares)
+        doing.limit_s = config.step_limit_s
         try:
-            Worker(conn, config, team).run()
+            Worker(conn, config, team, doing).run()
         finally:
             team.release()
     except (EOFError, BrokenPipeError, ConnectionResetError):

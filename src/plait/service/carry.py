@@ -85,7 +85,7 @@ class Carrier:
             return
         owner = self._owner
         if (hold := self._limits.take_run(owner.tenant_id, owner.model_id)) is not None:
-            raise Down(hold.reason)
+            raise Down(hold.reason, position=hold.position)
         self._counted = True
 
     def held(self) -> str:
@@ -138,7 +138,7 @@ class Carrier:
                 await self._create_from(entry, work)
                 return Created(model_id=self._owner.model_id, path=work.path)
         if self._client is None or self._known is None:
-            raise RequestError("the model was not made: see what became of its first request")
+            raise self._line.unmade()
         client = self._client
         match work:
             case Batch(train=True):

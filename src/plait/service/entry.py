@@ -7,7 +7,7 @@ only until there are newer ones.
 import asyncio
 from dataclasses import dataclass, field
 
-from plait.service.ports import Failed, Ready
+from plait.service.ports import Category, Failed, Ready
 from plait.service.work import Kind, Work
 
 GRADIENTS = (Kind.FORWARD_BACKWARD,)
@@ -29,7 +29,8 @@ class Entry:
     body: bytes | None = None
     read: asyncio.Task[Work] | None = None
     """Its work, once somebody has begun to read it."""
-    failed: bool = False
+    fault: Category | None = None
+    """Whose its failure is; None of what has not failed."""
     ended_at: float | None = None
     outcome: Ready | Failed | None = None
     """How it ended; None while it has not, and where only the store knows."""
@@ -42,6 +43,11 @@ class Entry:
         return self.ended_at is not None
 
     @property
+    def failed(self) -> bool:
+        """True once its end, a failure, is in the store."""
+        return self.fault is not None
+
+    @property
     def again(self) -> bool:
         """True for what has ended and must yet be carried out for its effect."""
         return self.ended and not self.failed and self.kind in GRADIENTS
@@ -49,7 +55,7 @@ class Entry:
     def end(self, outcome: Ready | Failed, now: float) -> None:
         """Its end is in the store."""
         self.outcome, self.ended_at = outcome, now
-        self.failed = isinstance(outcome, Failed)
+        self.fault = outcome.category if isinstance(outcome, Failed) else None
         self.body, self.read = None, None
         self.past()
 

@@ -10,6 +10,11 @@ from plait.service.work import Work
 class Down(Exception):
     """What carries out work is gone for the moment: nothing is known of what was under way."""
 
+    def __init__(self, why: str, *, position: int = 0) -> None:
+        """``position``: among those that wait for the same, if there is a queue."""
+        super().__init__(why)
+        self.position = position
+
 
 class Hands(Protocol):
     """What carries out the work of one model."""

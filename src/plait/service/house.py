@@ -162,7 +162,7 @@ class House:
             check_session=self.sessions.check,
         )
         self.sampling = self._make_sampling()
-        self.requests = Requests(self.lines, self.sampling)
+        self.requests = Requests(self.lines, self.sampling.samples)
         self.clients = Clients(
             self.sessions,
             self.sampling,

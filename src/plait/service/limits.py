@@ -56,6 +56,8 @@ class Hold:
 
     reason: str
     retry_after_s: float
+    position: int = 0
+    """Among those that wait for the same, from 1; 0 where there is no queue."""
 
 
 class Bucket:
@@ -209,6 +211,7 @@ class Limits:
                 reason=f"{places.n_taken} of {most} runs are alive: one of them must end first; "
                 f"position {position}",
                 retry_after_s=BUSY_RETRY_S,
+                position=position,
             )
         return None
 

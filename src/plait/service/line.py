@@ -18,36 +18,28 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from plait.core.errors import EngineError
-from plait.runtime.gradients import GRADIENT_FAILED
-from plait.runtime.whole import whole
+from plait.core.errors import NotDone
+from plait.runtime.gradients import not_done
 from plait.service.endings import COMMITS, Endings
 from plait.service.entry import Entry
 from plait.service.hands import Down, Hands
+from plait.service.intake import AHEAD, Intake
 from plait.service.log import Log, Owner
-from plait.service.names import request_id
-from plait.service.order import Order
-from plait.service.ports import Failed, Outcome, QueueState, Ready, Waiting
+from plait.service.ports import Failed, Outcome, Ready, Waiting
 from plait.service.reading import Reading
-from plait.service.spoilt import spoilt
+from plait.service.spoilt import spoilt, unmade
 from plait.service.stamps import Stamps
 from plait.service.under_way import UnderWay
 from plait.service.work import Batch, Codec, Kind, Step, Work
-from plait.store.requests import RequestRow
-from plait.store.rows import MutationStatus
 
 log_ = logging.getLogger(__name__)
 
-AHEAD = 8
-"""Requests that are read before their turn, and gradients asked for at once: enough that a worker
-never waits for the next, few enough that a line's memory is bounded."""
 IDLE_S = 300.0
 """After so long without a request a model leaves its worker; it is back in the time of a load."""
 AGAIN_S = 1.0
 """Before another try where workers are gone, or a limit holds."""
 REMEMBERED = 1024
 """Numbers before the last committed one of which the line itself knows how they ended."""
-GIVEN_UP = "it never came, and what came after it has waited long enough"
 
 
 class Line:
@@ -69,76 +61,32 @@ class Line:
         self._endings = Endings(owner.model_id, log, self._stamps)
         self._reading = Reading(owner.model_id, log, codec)
         self._hands = hands(self)
-        self._order = Order()
-        self._entries: dict[int, Entry] = {}
+        self.intake = Intake(
+            owner,
+            log=log,
+            reading=self._reading,
+            stamps=self._stamps,
+            clock=clock,
+            on_come=self.wake,
+        )
+        """What comes goes there straight away."""
         self._changed = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._under_way = UnderWay(AHEAD, on_end=self._changed.set)
         self._lost: str = ""
         """A gradient that was answered could not be made again: the next step must not count."""
-        self._hold = ""
-        self._state: QueueState = "paused_capacity"
-        """Of whoever waits while there is a hold."""
+        self._hold: Waiting | None = None
+        """What all wait for, if anything."""
         self.doom = ""
         """Why nothing more is carried out, if so."""
         self.used_s = clock()
-
-    # What doors ask.
-
-    async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
-        """Make a request durable and put it in its place; its id, or the original's."""
-        self.used_s = self._clock()
-        arrived_at = self._stamps.arrival()
-        while (known := self._entries.get(seq)) is not None:
-            await known.durable.wait()
-            if self._entries.get(seq) is known:
-                return request_id(self.owner.model_id, seq)
-        if not self._order.used(seq):
-            await whole(self._accept(seq, kind, body, arrived_at))
-        return request_id(self.owner.model_id, seq)
-
-    async def _accept(self, seq: int, kind: Kind, body: bytes, arrived_at: float) -> None:
-        entry = self._entries[seq] = Entry(seq=seq, kind=kind, accepted_at=arrived_at)
-        try:
-            await self._log.accept(self.owner, seq, kind, body, now=arrived_at)
-        except BaseException:
-            del self._entries[seq]
-            raise
-        finally:
-            entry.durable.set()
-        if seq < self._order.next + AHEAD:
-            entry.body = body
-            self._reading.begin(entry)
-        self._put(seq)
-
-    def has(self, seq: int) -> bool:
-        """True if there was a request of that number."""
-        return seq in self._entries
-
-    async def skip(self, seq: int, reason: str) -> None:
-        """Use up a number."""
-        if seq not in self._entries and not self._order.used(seq):
-            await whole(self._skip(seq, reason))
-
-    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
-        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamps.next())
-        self._entries[seq] = entry
-        try:
-            await self._log.skip(self.owner, seq, reason, now=entry.accepted_at)
-        except BaseException:
-            del self._entries[seq]
-            raise
-        finally:
-            entry.durable.set()
-        entry.end(Failed(error=reason, category="user"), entry.accepted_at)
-        self._order.put(seq, None if given_up else self._clock())
-        self.wake()
+        """When somebody last asked for it."""
 
     async def outcome(self, seq: int, wait_s: float) -> Outcome | None:
         """What became of a request, waiting for its end up to ``wait_s``; None if there is none."""
-        entry = self._entries.get(seq)
+        entry = self.intake.entries.get(seq)
         if entry is None:
-            past = seq < self._order.next
+            past = seq < self.intake.order.next
             return await self._log.answer(self.owner.model_id, seq) if past else None
         if not entry.ended:
             try:
@@ -154,23 +102,6 @@ class Line:
         """Nothing more is carried out: what is queued fails with the reason."""
         self.doom = self.doom or reason
         self.wake()
-
-    # Its life.
-
-    def recall(self, rows: list[RequestRow]) -> None:
-        """What the store knows of the line, before anything else is asked of it."""
-        for row in rows:
-            entry = Entry(seq=row.seq, kind=Kind(row.kind), accepted_at=row.accepted_at)
-            entry.durable.set()
-            if row.finished_at is not None:
-                entry.failed = row.status is MutationStatus.FAILED
-                entry.ended_at = row.finished_at
-                entry.past()
-            self._entries[row.seq] = entry
-            self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
-        seqs = sorted(self._entries)
-        start = seqs[0] if seqs else 0
-        self._order.rewind(start, seqs, self._clock())
 
     def wake(self) -> None:
         """See to it that what is queued is carried out."""
@@ -189,23 +120,19 @@ class Line:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
         await self._under_way.drop()
-        for entry in self._entries.values():
+        for entry in self.intake.entries.values():
             if entry.read is not None:
                 entry.read.cancel()
-
-    def _put(self, seq: int) -> None:
-        self._order.put(seq, self._clock())
-        self.wake()
 
     async def _live(self) -> None:
         while True:
             try:
                 await self._serve()
             except Down as why:
-                self._hold, self._state = str(why), "paused_capacity"
+                self._hold = _held(str(why), position=why.position)
             except Exception as error:  # the recorder of what no request can be blamed for
                 log_.exception("line %s", self.owner.model_id)
-                self._hold, self._state = f"{type(error).__name__}: {error}", "paused_capacity"
+                self._hold = _held(f"{type(error).__name__}: {error}")
             else:
                 return
             finally:
@@ -216,18 +143,18 @@ class Line:
         """Carry out requests from the last committed one on, until there are none for long."""
         last, told_again = await self._hands.committed()
         self._lost = ""
-        for entry in [e for e in self._here() if e.seq <= last and not e.ended]:
+        for entry in [e for e in self.intake.here() if e.seq <= last and not e.ended]:
             if entry.seq == last and told_again is not None:
                 body = told_again(await self._reading.read(entry))
                 await self._end(entry, Ready(kind=entry.kind, body=body))
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
         # Asked anew: more may have come while answers were told again.
-        self._order.rewind(last + 1, [e.seq for e in self._here() if e.seq > last])
+        self.intake.order.rewind(last + 1, [e.seq for e in self.intake.here() if e.seq > last])
         if not self.doom:
             await self._hands.take_up()
         while (seq := await self._due()) is not None:
-            entry = self._entries[seq]
+            entry = self.intake.entries[seq]
             if entry.ended and not entry.again:
                 continue
             if self.doom:
@@ -238,17 +165,14 @@ class Line:
         await self._under_way.settle()
         await self._hands.leave(ended=self.doom)
 
-    def _here(self) -> list[Entry]:
-        return [entry for entry in self._entries.values() if entry.durable.is_set()]
-
     async def _due(self) -> int | None:
         """The next number; None when it is time to leave."""
-        while (seq := self._order.take()) is None:
+        while (seq := self.intake.order.take()) is None:
             self._changed.clear()
             self._under_way.collect()
-            if self.doom and not self._order.n_waiting:
+            if self.doom and not self.intake.order.n_waiting:
                 return None
-            gap_at, now = self._order.gives_up_at(), self._clock()
+            gap_at, now = self.intake.order.gives_up_at(), self._clock()
             until = now + self._idle_s if gap_at is None else gap_at
             if self.doom and gap_at is not None:
                 until = now
@@ -257,23 +181,15 @@ class Line:
                     await self._changed.wait()
             except TimeoutError:
                 if gap_at is not None:
-                    await self._give_up_missing()
+                    await self.intake.give_up_missing()
                 elif not self._under_way.tasks and self._hands.idle():
                     return None
         return seq
 
-    async def _give_up_missing(self) -> None:
-        for seq in list(self._order.missing()):
-            known = self._entries.get(seq)
-            if known is not None:  # it is on its way to the disk
-                await known.durable.wait()
-                continue
-            await whole(self._skip(seq, GIVEN_UP, given_up=True))
-
     async def _start(self, entry: Entry) -> None:
         """Carry out, or begin to where the next need not wait."""
         for seq in range(entry.seq, entry.seq + AHEAD // 2):
-            if (near := self._entries.get(seq)) is not None and near.durable.is_set():
+            if (near := self.intake.entries.get(seq)) is not None and near.durable.is_set():
                 self._reading.begin(near)
         assert entry.read is not None
         try:
@@ -291,24 +207,24 @@ class Line:
     async def _while_held(self) -> None:
         """Wait for as long as the tenant is over a limit."""
         while why := self._hands.held():
-            self._hold, self._state = why, "paused_rate_limit"
+            self._hold = Waiting(state="paused_rate_limit", reason=why)
             await asyncio.sleep(AGAIN_S)
 
     async def _carry(self, entry: Entry, work: Work) -> None:
         """Do it and write down how it ended."""
         again = entry.ended
         try:
-            if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)):
-                raise EngineError(why)
+            if isinstance(work, Step) and (why := self._lost_or_spoilt(entry)) is not None:
+                raise why
             body = await self._hands.carry(entry, work)
-            self._hold = ""
+            self._hold = None
         except Down:
             raise
         except Exception as error:
             if again:
                 self._lost = f"request {entry.seq} could not be done again ({error})"
             else:
-                await self._fail(entry, error)
+                await self._fail(entry, await self._blamed(entry, error))
             return
         finally:
             if isinstance(work, Step):
@@ -316,16 +232,24 @@ class Line:
         if not again:
             await self._end(entry, Ready(kind=entry.kind, body=body))
 
-    def _lost_or_spoilt(self, step: Entry) -> str:
-        """Why a step must not be made."""
-        return f"{GRADIENT_FAILED}: {self._lost}" if self._lost else spoilt(self._entries, step)
+    def _lost_or_spoilt(self, entry: Entry) -> NotDone | None:
+        """Why what stands behind gradients must not be done."""
+        return not_done(self._lost, 500) if self._lost else spoilt(self.intake.entries, entry)
+
+    async def _blamed(self, entry: Entry, error: Exception) -> Exception:
+        """The error, with the number of the request that is to blame if it is not this one: who
+        carries out knows no numbers."""
+        if not isinstance(error, NotDone):
+            return error
+        await self._under_way.ended_before(entry.seq)
+        return self._lost_or_spoilt(entry) or error
 
     async def settled(self, step: Entry) -> None:
-        """Before a version is committed: what came before it is in the store. EngineError if some
-        of it failed."""
+        """Before a version is committed: what came before it is in the store. NotDone if some of it
+        failed."""
         await self._under_way.ended_before(step.seq)
-        if step.kind is Kind.OPTIM_STEP and (why := self._lost_or_spoilt(step)):
-            raise EngineError(why)
+        if step.kind is Kind.OPTIM_STEP and (why := self._lost_or_spoilt(step)) is not None:
+            raise why
 
     async def _fail(self, entry: Entry, error: Exception) -> None:
         await self._end(entry, self._endings.failure(entry, error))
@@ -333,22 +257,34 @@ class Line:
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
         await self._endings.end(entry, outcome)
         if entry.kind in COMMITS:
-            for seq in [s for s in self._entries if s < entry.seq - REMEMBERED]:
-                del self._entries[seq]
+            for seq in [s for s in self.intake.entries if s < entry.seq - REMEMBERED]:
+                del self.intake.entries[seq]
+
+    def unmade(self) -> NotDone:
+        """Why there is no model to work on, if so."""
+        return unmade(self.intake.entries.get(0))
 
     def waits(self) -> Waiting | None:
         """What it waits for; None if nothing is asked of it."""
-        return None if all(entry.ended for entry in self._entries.values()) else self._waiting()
+        return (
+            None if all(entry.ended for entry in self.intake.entries.values()) else self._waiting()
+        )
 
     def _waiting(self) -> Waiting:
-        if why := self._hold or self._log.trouble:
-            return Waiting(state=self._state if self._hold else "paused_capacity", reason=why)
-        gap_at = self._order.gives_up_at()
+        if self._hold is not None:
+            return self._hold
+        if self._log.trouble:
+            return _held(self._log.trouble)
+        gap_at = self.intake.order.gives_up_at()
         if gap_at is not None and not self._under_way.tasks:
             left_s = max(0.0, gap_at - self._clock())
             return Waiting(
-                reason=f"request {self._order.next} has not come: what came after it goes on "
+                reason=f"request {self.intake.order.next} has not come: what came after it goes on "
                 f"without it in {left_s:.0f} s"
             )
         why = self._hands.waits()
-        return Waiting(state="paused_capacity", reason=why) if why else Waiting()
+        return _held(why) if why else Waiting()
+
+
+def _held(why: str, *, position: int = 0) -> Waiting:
+    return Waiting(state="paused_capacity", reason=why, position=position)

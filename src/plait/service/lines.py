@@ -52,7 +52,7 @@ class Lines:
         if session_of(model_id) != session_id and session_id:
             raise NotFound(f"there is no model {model_id} in session {session_id}")
         line = await self._find(model_id)
-        if line is None or not line.has(seq):
+        if line is None or not line.intake.has(seq):
             await self._check_session(who, session_of(model_id))
         if line is None:
             if kind not in FIRST:
@@ -62,12 +62,13 @@ class Lines:
             )
             self._lines[model_id] = line
         _check(line, who.tenant_id, model_id)
-        return await line.submit(seq, kind, body)
+        line.used_s = self._clock()
+        return await line.intake.submit(seq, kind, body)
 
     async def skip(self, who: Who, model_id: str, seq: int, reason: str) -> None:
         """As ``ports.Requests.skip``."""
         line = await self.line(who, model_id)
-        await line.skip(seq, reason)
+        await line.intake.skip(seq, reason)
 
     async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome:
         """As ``ports.Requests.outcome``, of numbered requests."""
@@ -134,7 +135,7 @@ class Lines:
             first = rows[0]
             owner = Owner(model_id=model_id, session_id=first.session_id, tenant_id=first.tenant_id)
             line = self._make(owner)
-            line.recall(rows)
+            line.intake.recall(rows)
             self._lines[model_id] = line
         return self._lines[model_id]
 

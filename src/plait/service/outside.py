@@ -8,7 +8,7 @@ loses at most that much of it.
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from plait.jobs.launch import Launch
 from plait.runtime.ledger import PROMPT, SAMPLED
 from plait.service.access import Access
 from plait.service.launches import Launches
-from plait.service.ports import Ended, Models, Outcome, Who
+from plait.service.ports import Models, Who
 from plait.service.residents import Share as RunShare
 from plait.service.sample_lane import SampleLane, lane_of
 from plait.service.sample_requests import SampleRequests
 from plait.service.samplers import Samplers
 from plait.service.ticket import Share, Source, Spent
-from plait.service.work import Codec, SampleWork
+from plait.service.work import Codec
 from plait.store.store import Store
 from plait.store.usage import NO_RUN, Used
 from plait.store.writer import GroupWriter
@@ -155,32 +155,6 @@ class Outside:
     async def end_session(self, session_id: str) -> None:
         """Cancel a session's samples and free what its samplers pin."""
         self.samples.end_samplers(await self.samplers.session_ended(session_id))
-
-    def owns(self, request_id: str) -> bool:
-        """True if the id is a sample's."""
-        return self.samples.owns(request_id)
-
-    async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:
-        """Queue a sample; its id."""
-        return await self.samples.sample(who, sampler_id, seq, work)
-
-    async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome:
-        """What became of a sample."""
-        return await self.samples.outcome(who, request_id, wait_s=wait_s)
-
-    async def cancel(self, who: Who, request_id: str) -> None:
-        """Stop a sample."""
-        await self.samples.cancel(who, request_id)
-
-    async def ended(
-        self, who: Who, sampler_id: str, clone: int, cursor: int, *, wait_s: float
-    ) -> tuple[Sequence[Ended], int]:
-        """Samples that ended after a cursor."""
-        return await self.samples.ended(who, sampler_id, clone, cursor, wait_s=wait_s)
-
-    async def forget(self, who: Who, request_ids: Sequence[str]) -> None:
-        """Let answers go."""
-        await self.samples.forget(who, request_ids)
 
     def _shares(self, source: Source) -> Share:
         share = self._share(source.tenant_id)

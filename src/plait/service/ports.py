@@ -24,6 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", covariant=True)
 QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
+Category = Literal["user", "server", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Waiting:
 
     state: QueueState = "active"
     reason: str = ""
+    position: int = 0
+    """Place in the queue, from 1; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Failed:
     """Ended in an error: final. ``category`` says whose it is."""
 
     error: str
-    category: Literal["user", "server", "unknown"]
+    category: Category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

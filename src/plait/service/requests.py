@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from plait.service.lines import Lines
 from plait.service.ports import Ended, Outcome, Waiting, Who
-from plait.service.sampling import Sampling
+from plait.service.sample_requests import SampleRequests
 from plait.service.work import Kind, SampleWork
 
 
 class Requests:
     """``ports.Requests``."""
 
-    def __init__(self, lines: Lines, samples: Sampling) -> None:
+    def __init__(self, lines: Lines, samples: SampleRequests) -> None:
         self._lines, self._samples = lines, samples
 
     async def submit(

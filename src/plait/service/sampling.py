@@ -1,17 +1,21 @@
 """Sampling: what the house asks of whoever samples for outside clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from plait.core.ids import TenantId
-from plait.service.ports import Ended, Outcome, Who
+from plait.service.ports import Who
 from plait.service.sample_lane import SampleLane
-from plait.service.work import SampleWork
+from plait.service.sample_requests import SampleRequests
 
 
 class Sampling(Protocol):
     """Samplers, what they pin, and their requests."""
+
+    @property
+    def samples(self) -> SampleRequests:
+        """Their requests, which whoever has some goes to straight away."""
 
     async def recover(self) -> None:
         """Go on with the samplers of an earlier life of the house."""
@@ -51,19 +55,3 @@ class Sampling(Protocol):
 
     async def end_session(self, session_id: str) -> None:
         """Cancel a session's samples and free what its samplers pin."""
-
-    def owns(self, request_id: str) -> bool:
-        """True if the id is a sample's."""
-
-    async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:
-        """As ``ports.Requests.sample``; so the four that follow."""
-
-    async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome: ...
-
-    async def cancel(self, who: Who, request_id: str) -> None: ...
-
-    async def ended(
-        self, who: Who, sampler_id: str, clone: int, cursor: int, *, wait_s: float
-    ) -> tuple[Sequence[Ended], int]: ...
-
-    async def forget(self, who: Who, request_ids: Sequence[str]) -> None: ...

@@ -17,6 +17,7 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Any
 
+from plait.core.substages import Kind
 from plait.sim.costs.protocol import Costs
 from plait.sim.row import Row
 
@@ -34,6 +35,13 @@ TAILS = (32, 16, 8, 4)
 
 
 _END = attrgetter("end", "order")
+
+
+def kind_of(n_rows: int) -> Kind:
+    """The kind of rollout sub-stage that so many tokens in a forward step are."""
+    return (
+        Kind.DECODE if n_rows < BUCKETS[0] else Kind.BATCH if n_rows < BUCKETS[1] else Kind.PREFILL
+    )
 
 
 class Batch:

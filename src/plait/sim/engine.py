@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
 from plait.sim.account import Account
-from plait.sim.batch import BUCKETS, TAILS, Batch
+from plait.sim.batch import TAILS, Batch, kind_of
 from plait.sim.costs.protocol import Costs
 from plait.sim.entrance import HEADROOM_STEPS, Entrance
 from plait.sim.idle import IdleCaches
@@ -237,7 +237,7 @@ class Engine:
             most_rows=self._entrance.most_rows,
         )
         self._solo_left_s = self._solo.total_s
-        self._kind = _kind(len(rows))
+        self._kind = kind_of(len(rows))
         self.job = self.owner
         self.worker.start(self)
         return True
@@ -289,7 +289,7 @@ class Engine:
                 self.on_change(self)
             return
         n = len(batch.rows)
-        kind = _kind(n)
+        kind = kind_of(n)
         runs = self.batch.adapters
         job = self.owner or (str(next(iter(runs))) if len(runs) == 1 else "")
         if (kind, job) != (self._kind, self.job) and running:
@@ -343,9 +343,3 @@ class Engine:
     def _charge(self, n_ended: int) -> None:
         """For what has been done since the last time."""
         self._account.charge(self.batch.settled_s, len(self.batch.rows), n_ended)
-
-
-def _kind(n_rows: int) -> Kind:
-    return (
-        Kind.DECODE if n_rows < BUCKETS[0] else Kind.BATCH if n_rows < BUCKETS[1] else Kind.PREFILL
-    )

@@ -11,43 +11,21 @@ does not fit beside the cache. Left to others: what may run (``mux``).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from plait.core.ids import RunId
 from plait.core.substages import Kind, Substage
-from plait.sim.batch import BUCKETS, Batch
+from plait.sim.batch import Batch, kind_of
 from plait.sim.costs.protocol import Costs
 from plait.sim.engine import Engine
 from plait.sim.entrance import HEADROOM_STEPS
 from plait.sim.fleet import Rollout
 from plait.sim.row import Row
+from plait.sim.stretch import Phase, Stretch
 from plait.sim.worker import Fixed
 
 LEAST_LEFT = 0.05
 """Of what a sub-stage was expected to take: it is never said to take no time at all any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A sub-stage as it went, or is expected to go."""
-
-    kind: Kind
-    work_s: float
-    """Alone; of a tool wait, as long as it was."""
-    n_samples: int
-    context: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Phase:
-    """Reference or training of its part of a batch."""
-
-    kind: Kind
-    seconds: float
-    flops: float
-    memory_bytes: int
-    n_samples: int
-    tokens: int
 
 
 class Replica:
@@ -251,7 +229,7 @@ class Replica:
         if n:
             return self.engine.kind
         n = self.engine.n_waiting
-        return _bucket(n) if n else Kind.TOOL
+        return kind_of(n) if n else Kind.TOOL
 
     def _close(self) -> None:
         if self.kind is None or not (self.kind.rolls_out or self.kind is Kind.TOOL):
@@ -298,13 +276,9 @@ class Replica:
         batch = Batch(self._costs, exact=False)
         batch.join(rows)
         return [
-            Stretch(kind=_bucket(n), work_s=work_s, n_samples=n, context=context)
+            Stretch(kind=kind_of(n), work_s=work_s, n_samples=n, context=context)
             for n, work_s, context in batch.outlook()
         ]
-
-
-def _bucket(n: int) -> Kind:
-    return Kind.DECODE if n < BUCKETS[0] else Kind.BATCH if n < BUCKETS[1] else Kind.PREFILL
 
 
 def _with_work(substage: Substage, work_s: float) -> Substage:

@@ -14,7 +14,8 @@ from plait.sim.engine import Engine
 from plait.sim.fleet import Fleet, Rollout
 from plait.sim.jobs import Job
 from plait.sim.longest import longest_sample
-from plait.sim.replica import Phase, Replica
+from plait.sim.replica import Replica
+from plait.sim.stretch import Phase
 from plait.sim.world import World
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
 from plait.service.jobs_api.environments import source_of
 from plait.service.jobs_api.led import Led
-from plait.service.ports import House
+from plait.service.ports import House, Waiting
 from plait.store.jobs import JobRow, JobStatus
 
 PLACE_S = 1.0
@@ -40,7 +40,7 @@ class Course:
             except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
                     return None, ""
-                led.waits = told(error)
+                led.waits = Waiting(reason=told(error))
                 await self._pause(led)
                 if led.doom is not None:
                     return JobStatus.CANCELLED, led.doom
@@ -48,7 +48,7 @@ class Course:
             ended = await self._join(led, launch)
             if ended is not None:
                 return ended
-            led.launch, led.waits = None, "its launch is starting again"
+            led.launch, led.waits = None, Waiting(reason="its launch is starting again")
 
     async def _pause(self, led: Led) -> None:
         """Wait for another try, or for its owner to change the job."""
@@ -66,7 +66,7 @@ class Course:
             return JobStatus(before.status.value), before.reason
         source = await asyncio.to_thread(source_of, spec, launch.tokenizer)
         launch.add_job(spec, source, tenant_id=led.row.tenant_id)
-        led.launch, led.waits = launch, ""
+        led.launch, led.waits = launch, Waiting()
         if led.doom is not None:
             await launch.cancel(job_id, led.doom)
         elif led.paused:
@@ -86,13 +86,13 @@ class Course:
         limits, tenant_id = self._house.access.limits, led.row.tenant_id
         while led.doom is None:
             if led.paused:
-                led.waits = "paused by its owner"
+                led.waits = Waiting(reason="paused by its owner")
                 await led.changed.wait()
             elif (hold := limits.take_run(tenant_id, led.row.job_id)) is None:
-                led.placed, led.waits = True, "its launch is starting"
+                led.placed, led.waits = True, Waiting(reason="its launch is starting")
                 return True
             else:
-                led.waits = hold.reason
+                led.waits = Waiting(reason=hold.reason, position=hold.position)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PLACE_S):
                         await led.changed.wait()

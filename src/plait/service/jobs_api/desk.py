@@ -31,7 +31,7 @@ from plait.service.jobs_api.led import Led
 from plait.service.jobs_api.naming import digest, job_id
 from plait.service.jobs_api.submission import Rules, job_text, read_jobs
 from plait.service.jobs_api.uploads import Uploads
-from plait.service.ports import House, Who
+from plait.service.ports import House, Waiting, Who
 from plait.store.jobs import JobRow, JobStatus
 from plait.store.rows import RunStatus
 from plait.store.store import Store
@@ -183,10 +183,12 @@ class Desk:
         led = self._led.get(row.job_id)
         return None if led is None else led.joined
 
-    def waits(self, row: JobRow) -> str:
+    def waits(self, row: JobRow) -> Waiting:
         """Why a job has not begun, or is held back."""
         led = self._led.get(row.job_id)
-        return led.waits or led.held if led is not None else ""
+        if led is None:
+            return Waiting()
+        return led.waits if led.waits.reason else Waiting(reason=led.held)
 
     async def _keep_limits(self) -> None:
         """Tell the tenants' limits what jobs use, and hold jobs back that are over one."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
+from plait.service.ports import Waiting
 from plait.store.jobs import JobRow
 
 
@@ -14,7 +15,7 @@ class Led:
 
     row: JobRow
     spec: JobSpec
-    waits: str = ""
+    waits: Waiting = field(default_factory=Waiting)
     """Why it has not begun."""
     launch: Launch | None = None
     """The one that it has joined last."""

@@ -76,7 +76,7 @@ def job_view(house: House, desk: Desk, row: JobRow, run: RunRow | None) -> JobVi
         name=row.name,
         model=model_of_job(row),
         status=row.status.value,
-        reason=row.reason or desk.waits(row),
+        reason=row.reason or desk.waits(row).reason,
         stage=_stage(row, facts, launched=launch is not None),
         step=step,
         steps=_n_steps(row),
@@ -119,7 +119,7 @@ def why_asked(run_id: str, waiting: Waiting) -> WhyView:
         stage=BY_LAUNCH,
         waiting_for=word if waiting.reason else "",
         reason=waiting.reason or "what was asked of it is about to begin",
-        position=None,
+        position=waiting.position or None,
         expected_s=None,
         since_s=None,
     )
@@ -134,9 +134,9 @@ def why_job(house: House, desk: Desk, row: JobRow, now: float) -> WhyView:
     return WhyView(
         run_id=row.job_id,
         stage=_stage(row, facts, launched=desk.launch_of(row) is not None),
-        waiting_for="place" if waits else "",
-        reason=waits or row.reason,
-        position=None,
+        waiting_for="place" if waits.reason else "",
+        reason=waits.reason or row.reason,
+        position=waits.position or None,
         expected_s=None,
         since_s=None,
     )

@@ -1,0 +1,120 @@
+"""Intake: the requests of one model as they come: durable, and in their place, before they are
+acknowledged. A number is one request's for good, or was used up without any.
+"""
+
+from collections.abc import Callable
+
+from plait.runtime.whole import whole
+from plait.service.entry import Entry
+from plait.service.log import Log, Owner
+from plait.service.names import request_id
+from plait.service.order import Order
+from plait.service.ports import Failed
+from plait.service.reading import Reading
+from plait.service.stamps import Stamps
+from plait.service.work import Kind
+from plait.store.requests import RequestRow
+from plait.store.rows import MutationStatus
+
+AHEAD = 8
+"""Requests that are read before their turn, and gradients asked for at once: enough that a worker
+never waits for the next, few enough that a line's memory is bounded."""
+GIVEN_UP = "it never came, and what came after it has waited long enough"
+
+
+class Intake:
+    """What has been asked of one model, by number."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        *,
+        log: Log,
+        reading: Reading,
+        stamps: Stamps,
+        clock: Callable[[], float],
+        on_come: Callable[[], None],
+    ) -> None:
+        """``on_come``: called when a number has been given to a request, or used up."""
+        self._owner, self._log, self._reading = owner, log, reading
+        self._stamps, self._clock, self._on_come = stamps, clock, on_come
+        self.order = Order()
+        self.entries: dict[int, Entry] = {}
+
+    async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
+        """Make a request durable and put it in its place; its id, or the original's."""
+        arrived_at = self._stamps.arrival()
+        while (known := self.entries.get(seq)) is not None:
+            await known.durable.wait()
+            if self.entries.get(seq) is known:
+                return request_id(self._owner.model_id, seq)
+        if not self.order.used(seq):
+            await whole(self._accept(seq, kind, body, arrived_at))
+        return request_id(self._owner.model_id, seq)
+
+    async def _accept(self, seq: int, kind: Kind, body: bytes, arrived_at: float) -> None:
+        entry = self.entries[seq] = Entry(seq=seq, kind=kind, accepted_at=arrived_at)
+        try:
+            await self._log.accept(self._owner, seq, kind, body, now=arrived_at)
+        except BaseException:
+            del self.entries[seq]
+            raise
+        finally:
+            entry.durable.set()
+        if seq < self.order.next + AHEAD:
+            entry.body = body
+            self._reading.begin(entry)
+        self.order.put(seq, self._clock())
+        self._on_come()
+
+    def has(self, seq: int) -> bool:
+        """True if there was a request of that number."""
+        return seq in self.entries
+
+    async def skip(self, seq: int, reason: str) -> None:
+        """Use up a number."""
+        if seq not in self.entries and not self.order.used(seq):
+            await whole(self._skip(seq, reason))
+
+    async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
+        entry = Entry(seq=seq, kind=Kind.SKIPPED, accepted_at=self._stamps.next())
+        self.entries[seq] = entry
+        try:
+            await self._log.skip(self._owner, seq, reason, now=entry.accepted_at)
+        except BaseException:
+            del self.entries[seq]
+            raise
+        finally:
+            entry.durable.set()
+        entry.end(Failed(error=reason, category="user"), entry.accepted_at)
+        self.order.put(seq, None if given_up else self._clock())
+        self._on_come()
+
+    async def give_up_missing(self) -> None:
+        """Use up the numbers that hold up others and have not come."""
+        for seq in list(self.order.missing()):
+            known = self.entries.get(seq)
+            if known is not None:  # it is on its way to the disk
+                await known.durable.wait()
+                continue
+            await whole(self._skip(seq, GIVEN_UP, given_up=True))
+
+    def recall(self, rows: list[RequestRow]) -> None:
+        """What the store knows, before anything else is asked."""
+        for row in rows:
+            entry = Entry(seq=row.seq, kind=Kind(row.kind), accepted_at=row.accepted_at)
+            entry.durable.set()
+            if row.finished_at is not None:
+                if row.status is MutationStatus.FAILED:
+                    entry.fault = row.category or "unknown"
+                entry.ended_at = row.finished_at
+                entry.past()
+            self.entries[row.seq] = entry
+            self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
+        seqs = sorted(self.entries)
+        start = seqs[0] if seqs else 0
+        self.order.rewind(start, seqs, self._clock())
+
+    def here(self) -> list[Entry]:
+        """Those that are in the store."""
+        return [entry for entry in self.entries.values() if entry.durable.is_set()]
