@@ -1,6 +1,6 @@
 """Own: our short forward over mapped, fused weights, as the engines see a model (``base``)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ class OwnSampler:
     """``base.Sampler``."""
 
     shares = True
+    side_by_side = True
 
     def __init__(
         self,
@@ -35,7 +36,6 @@ class OwnSampler:
         dtype: torch.dtype,
         device: str,
         cache: Path | None,
-        on_layer: Callable[[], None],
         exact: bool,
         pack_layers: bool,
     ) -> None:
@@ -47,9 +47,10 @@ class OwnSampler:
         self._linear, self.least_rows = make_linear(self.weights, layers=pack_layers or exact)
         self._exact, self._silu = exact, silu if exact else F.silu
         self._rope = Rope(self.arch, self.device, dtype)
-        self._on_layer = on_layer
 
-    def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
+    def hidden(
+        self, batch: Batch, kv: KV, adapters: Adapters | None, on_layer: OnLayer
+    ) -> torch.Tensor:
         """``h_ND`` of one step."""
         return forward(
             self.weights,
@@ -59,7 +60,7 @@ class OwnSampler:
             adapters=adapters,
             linear=self._linear,
             silu=self._silu,
-            on_layer=self._on_layer,
+            on_layer=on_layer,
         )
 
     def logits(self, h_RD: torch.Tensor, adapters: Adapters) -> torch.Tensor:
