@@ -175,9 +175,9 @@ class KV:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[K, n, T, E]`` of ``n`` equally long lists of blocks.
 
-        On a CPU they lie in a buffer that this thread's next call overwrites: new memory for every layer
-        would cost more than the copy. On CUDA new memory costs nothing, and a recorded step may not
-        share any with others.
+        On a CPU they lie in a buffer that this thread's next call overwrites: new memory for every
+        layer would cost more than the copy. On CUDA new memory costs nothing, and a recorded step
+        may not share any with others.
         """
         a, size = self._arch, self.block_size
         if self._layers[layer].device.type != "cpu":
