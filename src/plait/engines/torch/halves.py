@@ -1,7 +1,8 @@
 """Halves: a step's rows in two plans that are carried out side by side (``train.lanes``).
 
-Two lanes with half the cores each beat one team of all of them: a team waits at the end of every
-product for whichever of its threads has lost its core to somebody, and for the Python in between.
+A team of all cores waits at the end of every product for whichever of its threads has lost its core
+to somebody else (a client, the server, a grader): then it is slower than one thread by itself. Two
+lanes with half the cores each wait for one another once in a layer.
 Each lane reads all weights, so each must have rows enough to be worth that; and the step ends with
 the longer one, so they must be of like size. Else the step stays whole.
 
@@ -13,8 +14,9 @@ one place at most. Nothing depends on the number of cores.
 from plait.engines.torch.batch import order
 from plait.engines.torch.schedule import Plan
 
-LEAST_ROWS = 16
-"""Of each half: below, reading the weights takes as long as multiplying with them."""
+LEAST_ROWS = 24
+"""Of each half: with few, reading the weights twice would weigh too much. (With 16 each a machine
+that is shared gains too; one that is quiet was not measured.)"""
 
 UNEVEN = 1.25
 """Rows of the longer half by those of the shorter, at most."""
