@@ -97,7 +97,7 @@ class Batcher:
         n_decode = len(sequences)
         last = sequences[-1].policy if sequences else None
         chunks = sorted(
-            plan.chunks, key=lambda c: (c.sequence.policy != last, _order(c.sequence.policy))
+            plan.chunks, key=lambda c: (c.sequence.policy != last, order(c.sequence.policy))
         )
         tokens = [s.tokens[-1] for s in sequences]
         positions = np.fromiter((s.n_cached for s in sequences), np.int64, n_decode)
@@ -142,7 +142,7 @@ class Batcher:
         """The decoding sequences in row order, with the block table up to date."""
         if plan.decodes != self._planned:
             self._planned = list(plan.decodes)
-            self._sequences = sorted(plan.decodes, key=lambda s: _order(s.policy))
+            self._sequences = sorted(plan.decodes, key=lambda s: order(s.policy))
             self._row = {s: i for i, s in enumerate(self._sequences)}
             self._table = np.full((len(self._sequences), 1), self._kv.null_block, dtype=np.int64)
             changed = self._sequences
@@ -184,7 +184,7 @@ class Batcher:
         own = n_tokens_N[part.rows] - part.n_shared_B * size
         table_BN = self._whole(part.table_BN)
         return DecodeView(
-            rows_B=None if n == len(n_tokens_N) and _in_order(part.rows) else self._to(part.rows),
+            rows_B=None if n == len(n_tokens_N) and _inorder(part.rows) else self._to(part.rows),
             blocks=self._to(table_BN.reshape(-1)),
             n=n,
             mask_B1T=self._mask(own, table_BN.shape[1] * size),
@@ -195,7 +195,7 @@ class Batcher:
         shared, size = part.shared, self._kv.block_size
         n_clusters, n_blocks = shared.table_CS.shape
         members = shared.members_CM.reshape(-1)
-        even = len(members) == len(part.rows) and _in_order(members)
+        even = len(members) == len(part.rows) and _inorder(members)
         return SharedView(
             blocks=self._to(shared.table_CS.reshape(-1)),
             n_clusters=n_clusters,
@@ -288,10 +288,11 @@ def _segments(sequences: list[Sequence], chunks: list[Chunk], pad: int) -> tuple
     return tuple(out)
 
 
-def _in_order(index: np.ndarray) -> bool:
+def _inorder(index: np.ndarray) -> bool:
     return bool((index == np.arange(len(index))).all())
 
 
-def _order(policy: Policy) -> tuple[str, int]:
+def order(policy: Policy) -> tuple[str, int]:
+    """Policies in the order of a step's rows."""
     run_id, version = policy
     return run_id, -1 if version is None else version
