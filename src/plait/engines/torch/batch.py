@@ -184,7 +184,7 @@ class Batcher:
         own = n_tokens_N[part.rows] - part.n_shared_B * size
         table_BN = self._whole(part.table_BN)
         return DecodeView(
-            rows_B=None if n == len(n_tokens_N) and _inorder(part.rows) else self._to(part.rows),
+            rows_B=None if n == len(n_tokens_N) and _in_order(part.rows) else self._to(part.rows),
             blocks=self._to(table_BN.reshape(-1)),
             n=n,
             mask_B1T=self._mask(own, table_BN.shape[1] * size),
@@ -195,7 +195,7 @@ class Batcher:
         shared, size = part.shared, self._kv.block_size
         n_clusters, n_blocks = shared.table_CS.shape
         members = shared.members_CM.reshape(-1)
-        even = len(members) == len(part.rows) and _inorder(members)
+        even = len(members) == len(part.rows) and _in_order(members)
         return SharedView(
             blocks=self._to(shared.table_CS.reshape(-1)),
             n_clusters=n_clusters,
@@ -288,7 +288,7 @@ def _segments(sequences: list[Sequence], chunks: list[Chunk], pad: int) -> tuple
     return tuple(out)
 
 
-def _inorder(index: np.ndarray) -> bool:
+def _in_order(index: np.ndarray) -> bool:
     return bool((index == np.arange(len(index))).all())
 
 
