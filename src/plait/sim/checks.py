@@ -6,7 +6,9 @@ What cannot fit the devices is refused where they are divided (``slices``, ``pla
 from math import isfinite
 
 from plait.core.errors import ConfigError
+from plait.sim.bounds import check_bounds
 from plait.sim.lengths import check_lengths
+from plait.sim.options import check_options
 from plait.sim.spec import JobSpec, Lengths, Setting
 
 
@@ -26,6 +28,8 @@ def check(setting: Setting) -> None:
             raise ConfigError(f"two {what}s have the same name: give each its own")
     for spec in setting.jobs:
         _check_job(spec)
+    check_bounds(setting)
+    check_options(setting.options)
 
 
 def _check_job(spec: JobSpec) -> None:

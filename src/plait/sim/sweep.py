@@ -11,6 +11,7 @@ from itertools import product
 from math import isfinite
 
 from plait.core.errors import ConfigError
+from plait.sim.bounds import check_jobs
 from plait.sim.costs.names import pick
 from plait.sim.spec import Cluster, JobSpec, Setting
 
@@ -71,6 +72,7 @@ def varied(setting: Setting, key: str, value: float) -> Setting:
 
 
 def _jobs(setting: Setting, n: int) -> tuple[JobSpec, ...]:
+    check_jobs(n)
     jobs = list(setting.jobs[:n])
     taken = {job.name for job in setting.jobs}
     while len(jobs) < n:
