@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from plait.core.errors import ConfigError
 from plait.sim.bounds import check_bounds
+from plait.sim.checks import check_recorded
 from plait.sim.costs.attained import attained
 from plait.sim.costs.devices import device_of
 from plait.sim.costs.models import model_of
@@ -168,19 +169,7 @@ def _recorded(where: str, data: Any) -> RecordedStep:
         step = rebuild(RecordedStep, data)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where} is no recorded step ({error}): record it again") from None
-    n = len(step.responses)
-    whole = n and all(step.responses) and len(step.waits_s) == n
-    if not whole or not step.prompts or n % len(step.prompts):
-        raise ConfigError(f"{where}: its prompts, responses and waits do not belong together")
-    for turns, waits_s, results in zip(step.responses, step.waits_s, step.results, strict=False):
-        if len(waits_s) not in (len(turns) - 1, len(turns)) or len(results) < len(turns) - 1:
-            raise ConfigError(f"{where}: a sample has other turns than waits or results")
-        for value in (*turns, *waits_s, *results):
-            _at_least(where, value, 0)
-    if len(step.results) != n:
-        raise ConfigError(f"{where}: its responses and results do not belong together")
-    for value in (*step.prompts, step.reward_s, step.trained_tokens or 0):
-        _at_least(where, value, 0)
+    check_recorded(where, step)
     return step
 
 
