@@ -80,12 +80,18 @@ def check_recorded(where: str, step: RecordedStep) -> None:
     n = len(step.responses)
     whole = n and all(step.responses) and len(step.waits_s) == n
     if not whole or not step.prompts or n % len(step.prompts):
-        raise ConfigError(f"{where}: its prompts, responses and waits do not belong together")
+        raise ConfigError(
+            f"{where}: its prompts, responses and waits do not belong together: record it again"
+        )
     if len(step.results) != n:
-        raise ConfigError(f"{where}: its responses and results do not belong together")
+        raise ConfigError(
+            f"{where}: its responses and results do not belong together: record it again"
+        )
     for turns, waits_s, results in zip(step.responses, step.waits_s, step.results, strict=True):
         if len(waits_s) not in (len(turns) - 1, len(turns)) or len(results) < len(turns) - 1:
-            raise ConfigError(f"{where}: a sample has other turns than waits or results")
+            raise ConfigError(
+                f"{where}: a sample has other turns than waits or results: record it again"
+            )
         for value in (*turns, *waits_s, *results):
             _amount(where, value)
     for value in (*step.prompts, step.reward_s, step.trained_tokens or 0):
