@@ -175,7 +175,7 @@ def test_a_policy_that_raises_is_told(recorded: Callable[[str], Path]) -> None:
         ) -> tuple[AdmissionPlan, State]:
             raise ZeroDivisionError("division by zero")
 
-    rows = [row for row in read_jsonl(recorded("plait") / "decisions.jsonl")]
+    rows = list(read_jsonl(recorded("plait") / "decisions.jsonl"))
     with pytest.raises(ConfigError, match="ZeroDivisionError: division by zero"):
         check_decisions(
             [row for row in rows if row["kind"] == "admission"],
