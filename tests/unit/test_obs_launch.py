@@ -42,8 +42,16 @@ def test_shares_follow_the_tokens() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("workers.jsonl", '{"worker":"w","kind":"train","t1":2.0}', "has no seconds from 0 on `t0`"),
-        ("workers.jsonl", '{"worker":"w","kind":"train","t0":"x","t1":2.0}', "no seconds from 0 on `t0`"),
+        (
+            "workers.jsonl",
+            '{"worker":"w","kind":"train","t1":2.0}',
+            "has no seconds from 0 on `t0`",
+        ),
+        (
+            "workers.jsonl",
+            '{"worker":"w","kind":"train","t0":"x","t1":2.0}',
+            "no seconds from 0 on `t0`",
+        ),
         ("workers.jsonl", '{"kind":"train","t0":1.0,"t1":2.0}', "has no word `worker`"),
         (
             "workers.jsonl",
@@ -69,12 +77,24 @@ def test_shares_follow_the_tokens() -> None:
         ("events.jsonl", '{"t":1.0}', "has no word `kind`"),
         ("events.jsonl", '{"t":1.0,"kind":"x","run":3}', "has no word `run`"),
         ("events.jsonl", '{"t":1.0,"kind":"added","run":"r"}', "has no word `job`"),
-        ("events.jsonl", '{"t":1.0,"kind":"outside","what":"tool","key":"k"}', "no seconds from 0 on `t0`"),
+        (
+            "events.jsonl",
+            '{"t":1.0,"kind":"outside","what":"tool","key":"k"}',
+            "no seconds from 0 on `t0`",
+        ),
         ("jobs/a/metrics.jsonl", '{"t":1.0}', "has no number from 0 on `step`"),
         ("jobs/a/metrics.jsonl", '{"step":9}', "has no seconds from 0 on `t`"),
-        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"eval_n":null}', "has no number from 0 on `eval_n`"),
+        (
+            "jobs/a/metrics.jsonl",
+            '{"t":1,"step":9,"eval_n":null}',
+            "has no number from 0 on `eval_n`",
+        ),
         ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"reward_mean":"x"}', "number `reward_mean`"),
-        ("jobs/a/metrics.jsonl", '{"t":1,"step":1' + "0" * 400 + "}", "has no number from 0 on `step`"),
+        (
+            "jobs/a/metrics.jsonl",
+            '{"t":1,"step":1' + "0" * 400 + "}",
+            "has no number from 0 on `step`",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(

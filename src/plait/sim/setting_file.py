@@ -59,7 +59,7 @@ def read_setting(file: Path) -> Setting:
     """The setting in ``file``, checked; ConfigError names the wrong field."""
     try:
         data = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {file} ({error}): give a setting as JSON") from error
     if not isinstance(data, dict) or data.get("version") != VERSION:
         version = data.get("version") if isinstance(data, dict) else None
