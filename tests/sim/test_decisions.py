@@ -161,8 +161,8 @@ def test_a_line_that_cannot_be_read_is_told(
 ) -> None:
     rows = list(read_jsonl(recorded("plait") / "decisions.jsonl"))
     first = next(row for row in rows if row["kind"] == "admission")
+    changed = {k: v for k, v in {**first, **change}.items() if v is not ...}
     with pytest.raises(ConfigError, match=said) as caught:
-        changed = {k: v for k, v in {**first, **change}.items() if v is not ...}
         check_decisions([first, changed], where="decisions.jsonl")
     assert str(caught.value).startswith("decisions.jsonl:2")
     assert "\n" not in str(caught.value)
