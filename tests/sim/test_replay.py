@@ -78,7 +78,7 @@ def test_an_evaluation_is_a_step_that_nothing_is_learned_from(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"prompt_tokens":4', '"prompt_tokens":-4', "0 on `prompt_tokens`: remove the line"),
+        ('"prompt_tokens":8', '"prompt_tokens":-8', "0 on `prompt_tokens`: remove the line"),
         ('"turn_tokens":[9]', '"turn_tokens":["x"]', "0 on `turn_tokens`: remove the line"),
         ('"turn_tokens":[9]', '"turn_tokens":[NaN]', "0 on `turn_tokens`: remove the line"),
         ('"group":0', '"group":[]', "0 on `group`: remove the line"),
