@@ -152,6 +152,8 @@ def test_a_policy_that_remembers_its_state_wrongly_is_noticed(
         ({"view": {"budget": 1}}, "no field 'budget'"),
         ({"view": {"budget_blocks": "many", "runs": []}}, "'many' is no int"),
         ({"options": [1]}, "no decision that this version can read"),
+        ({"t": "noon"}, "no decision that this version can read"),
+        ({"plan": ...}, "no decision that this version can read .KeyError: 'plan'"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_told(
@@ -159,10 +161,26 @@ def test_a_line_that_cannot_be_read_is_told(
 ) -> None:
     rows = list(read_jsonl(recorded("plait") / "decisions.jsonl"))
     first = next(row for row in rows if row["kind"] == "admission")
+    changed = {k: v for k, v in {**first, **change}.items() if v is not ...}
     with pytest.raises(ConfigError, match=said) as caught:
-        check_decisions([first, {**first, **change}], where="decisions.jsonl")
+        check_decisions([first, changed], where="decisions.jsonl")
     assert str(caught.value).startswith("decisions.jsonl:2")
     assert "\n" not in str(caught.value)
+
+
+def test_a_policy_that_raises_is_told(recorded: Callable[[str], Path]) -> None:
+    class Divides(LastFirst):
+        def decide(
+            self, view: AdmissionView, state: State, now: float
+        ) -> tuple[AdmissionPlan, State]:
+            raise ZeroDivisionError("division by zero")
+
+    rows = list(read_jsonl(recorded("plait") / "decisions.jsonl"))
+    with pytest.raises(ConfigError, match="ZeroDivisionError: division by zero"):
+        check_decisions(
+            [row for row in rows if row["kind"] == "admission"],
+            make=lambda name, **options: replace(make(name, **options), admission=Divides()),
+        )
 
 
 def test_what_is_no_launch_is_refused(tmp_path: Path) -> None:

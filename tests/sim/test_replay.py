@@ -1,5 +1,6 @@
 """plait.sim.recorded, fit and replay: on a machine whose every time is a known formula."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from hand_launch import Machine, Work, write_alone, write_shared
 
-from plait.core.errors import ConfigError
+from plait.core.errors import ConfigError, PlaitError
 from plait.core.ids import RunId, WorkerId
 from plait.core.substages import Kind, Substage
 from plait.obs.launch import Launch, read_launch
@@ -72,6 +73,48 @@ def test_an_evaluation_is_a_step_that_nothing_is_learned_from(tmp_path: Path) ->
     assert len(done.step_ends_s) == 3
     assert done.finished_s > done.step_ends_s[-1]
     assert outcome.makespan_s == done.finished_s
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"prompt_tokens":8', '"prompt_tokens":-8', "0 on `prompt_tokens`: remove the line"),
+        ('"turn_tokens":[9]', '"turn_tokens":["x"]', "0 on `turn_tokens`: remove the line"),
+        ('"turn_tokens":[9]', '"turn_tokens":[NaN]', "0 on `turn_tokens`: remove the line"),
+        ('"group":0', '"group":[]', "0 on `group`: remove the line"),
+        ('"turn_tokens":[9]', '"turn_tokens":[9,9,9]', "other turns than waits or results: record"),
+    ],
+)
+def test_samples_that_cannot_be_replayed_are_told(
+    old: str, new: str, said: str, alone: list[Launch]
+) -> None:
+    path = alone[0].root / "jobs" / "short" / "samples.jsonl"
+    text = path.read_text().replace(": ", ":").replace(", ", ",")
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    launch = read_launch(alone[0].root)
+    with pytest.raises(PlaitError, match=said):
+        simulate(
+            setting_of(launch, model=MODEL),
+            Scheme(name="plait", sharing=make("plait")),
+            fit([launch], model=MODEL).costs(),
+        )
+
+
+@pytest.mark.parametrize("text", ["staleness: x", "weight: .nan", "[" * 3000, "limits: {a: !!b c}"])
+def test_a_configuration_that_cannot_be_read_is_told(text: str, alone: list[Launch]) -> None:
+    (alone[0].root / "jobs" / "short" / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml: put it back as the launch wrote it"):
+        recorded_jobs(alone[0], model=MODEL)
+
+
+@pytest.mark.parametrize("value", ["many", -1, float("nan"), [1]])
+def test_settings_that_a_replay_cannot_use_are_told(value: Any, alone: list[Launch]) -> None:
+    path = alone[0].root / "launch.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "settings": {**info["settings"], "max_seqs": value}}))
+    with pytest.raises(ConfigError, match="from 0 on `max_seqs`: put it back"):
+        read_launch(alone[0].root)
 
 
 def test_steps_without_signal_are_not_trained_on(alone: list[Launch], tmp_path: Path) -> None:

@@ -72,6 +72,17 @@ def test_a_sweep_without_end_is_refused() -> None:
         list(variations(SETTING, axes))
 
 
+def test_a_key_that_is_swept_twice_is_refused() -> None:
+    axes = [read_axis("jobs=1,2"), read_axis("jobs=3")]
+    with pytest.raises(ConfigError, match="--sweep jobs is given 2 times"):
+        list(variations(SETTING, axes))
+
+
+def test_more_jobs_than_can_be_simulated_are_not_even_made() -> None:
+    with pytest.raises(ConfigError, match="there are 1,000,000,000 jobs: give at most 100,000"):
+        list(variations(SETTING, [read_axis("jobs=1e9")]))
+
+
 @pytest.mark.parametrize("name", [*known(), "alone"])
 def test_every_named_scheme_runs(name: str) -> None:
     one = alone() if name == "alone" else scheme(name)

@@ -1,6 +1,7 @@
 """plait sim: what it prints, writes and refuses."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.cli import main
+from plait.cli import main, sim
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("30*_sim_*.yaml"))
 SMALL = """
@@ -103,6 +104,10 @@ def test_everything_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[st
         ("", ["--sweep", "job=1"], "did you mean 'jobs'"),
         ("", ["--price", "-1"], "give what a device costs"),
         ("", ["--alone", "."], "--alone belongs to a recorded launch"),
+        ("", ["--device", "cpu"], "--device belongs to a job file"),
+        ("", ["--check", "."], "ask for one at a time"),
+        ("", ["--sweep", "options.sede=1"], "unknown option 'sede'"),
+        ("", ["--sweep", "constants.decode_mfu=1e-300"], "not done after 1e+10 s (a first)"),
         ("h100->h1000", [], "unknown device 'h1000': did you mean 'h100'"),
         ("steps: 2->stepps: 2", [], "did you mean 'steps'"),
         ("groups: 2->groups: -2", [], "groups is -2"),
@@ -121,6 +126,52 @@ def test_a_wrong_request_is_one_line(
     assert error.startswith("error: ")
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_sweep_is_checked_before_any_of_it_is_simulated(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr(sim, "simulate", never)
+    small.write_text(SMALL.replace("steps: 2,", "steps: 2, train_devices: 2,"))
+    assert run(str(small), "--sweep", "devices=2,1") == 2
+    assert "a needs 2 devices, the largest node group has 1" in capsys.readouterr().err
+    (small.parent / "file").touch()
+    assert run(str(small), "--out", str(small.parent / "file")) == 1
+    assert "give another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_same_bytes_whatever_the_hash_seed(small: Path, hash_seed: str) -> None:
+    small.write_text(SMALL.replace("kind: fixed, median", "kind: lognormal, sigma: 1, median"))
+    args = ["sim", str(small), "--policy", "plait,jigsawrl,marlaas", "--format", "json"]
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", "from plait.cli.entry import main; main()", *args],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", hash_seed)
+    ]
+    assert said[0] == said[1] != b""
+
+
+def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("x" * 5000) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "File name too long" in error
+
+
+def test_output_that_cannot_be_written_is_one_line(small: Path) -> None:
+    command = [sys.executable, "-c", "from plait.cli.entry import main; main()", "sim", str(small)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: No space left on device: give another place\n"
 
 
 def test_no_file_and_an_unknown_one_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plait.core.errors import EngineError
 from plait.models.rates import Rates, measured_rates
 from plait.models.registry import TINY_DIR
 
@@ -48,3 +49,26 @@ def test_each_device_and_dtype_is_measured_by_itself(
         found = [measured_rates(TINY_DIR, 1, {}, device=d, dtype=t).train for d, t in places]
         assert found == [1.0, 2.0, 3.0]
     assert asked == [list(place) for place in places]
+
+
+@pytest.mark.parametrize(
+    "torn", ["", "{", "[]", '{"decode": {"1": 1.0}, "prefill": 0, "train": 1}']
+)
+def test_rates_that_were_torn_are_measured_again(
+    torn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIT_CACHE", str(tmp_path))
+    said = [json.dumps({"decode": {"1": 1.0}, "prefill": 2.0, "train": 3.0})]
+
+    def measured(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, said[0])
+
+    monkeypatch.setattr(subprocess, "run", measured)
+    measured_rates(TINY_DIR, 1, {})
+    (file,) = (tmp_path / "rates").iterdir()
+    file.write_text(torn)
+    assert measured_rates(TINY_DIR, 1, {}).train == 3.0
+    file.unlink()
+    said[0] = torn
+    with pytest.raises(EngineError, match="gave no rates: run it again"):
+        measured_rates(TINY_DIR, 1, {})

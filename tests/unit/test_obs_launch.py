@@ -42,8 +42,16 @@ def test_shares_follow_the_tokens() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("workers.jsonl", '{"worker":"w","kind":"train","t1":2.0}', "has no number `t0`"),
-        ("workers.jsonl", '{"worker":"w","kind":"train","t0":"x","t1":2.0}', "no number `t0`"),
+        (
+            "workers.jsonl",
+            '{"worker":"w","kind":"train","t1":2.0}',
+            "has no seconds from 0 on `t0`",
+        ),
+        (
+            "workers.jsonl",
+            '{"worker":"w","kind":"train","t0":"x","t1":2.0}',
+            "no seconds from 0 on `t0`",
+        ),
         ("workers.jsonl", '{"kind":"train","t0":1.0,"t1":2.0}', "has no word `worker`"),
         (
             "workers.jsonl",
@@ -51,17 +59,42 @@ def test_shares_follow_the_tokens() -> None:
             "has no mapping of runs to numbers `tokens_by_run`",
         ),
         ("workers.jsonl", '{"worker":"w","kind":"x","t0":1,"t1":2,"flops":[]}', "number `flops`"),
+        ("workers.jsonl", '{"worker":"w","kind":"x","t0":3,"t1":2}', "ends before it begins"),
+        ("workers.jsonl", '{"worker":"w","kind":"x","t0":1,"t1":2e9}', "no seconds from 0 on"),
+        ("workers.jsonl", '{"worker":"w","kind":"x","t0":1,"t1":2,"tokens":-1}', "0 on `tokens`"),
+        ("workers.jsonl", '{"worker":"w","kind":"x","t0":1,"t1":2,"tokens":1e300}', "on `tokens`"),
+        ("events.jsonl", '{"t":-1,"kind":"x"}', "no seconds from 0 on `t`"),
+        ("events.jsonl", '{"t":1,"kind":"waits","step":1}', "has no word `split`"),
+        (
+            "events.jsonl",
+            '{"t":1,"kind":"waits","split":"train","step":1,"index":0,"group":0,"waits_s":[-1]}',
+            "no list of seconds from 0 on `waits_s`",
+        ),
+        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"publish_s":-1}', "from 0 on `publish_s`"),
+        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"tokens_trained":NaN}', "`tokens_trained`"),
         ("workers.jsonl", '{"t0":' + "[" * 5000 + "]" * 5000 + "}", "is not JSON"),
-        ("events.jsonl", '{"kind":"stage"}', "has no number `t`"),
+        ("events.jsonl", '{"kind":"stage"}', "has no seconds from 0 on `t`"),
         ("events.jsonl", '{"t":1.0}', "has no word `kind`"),
         ("events.jsonl", '{"t":1.0,"kind":"x","run":3}', "has no word `run`"),
         ("events.jsonl", '{"t":1.0,"kind":"added","run":"r"}', "has no word `job`"),
-        ("events.jsonl", '{"t":1.0,"kind":"outside","what":"tool","key":"k"}', "no number `t0`"),
-        ("jobs/a/metrics.jsonl", '{"t":1.0}', "has no number `step`"),
-        ("jobs/a/metrics.jsonl", '{"step":9}', "has no number `t`"),
-        ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"eval_n":null}', "has no number `eval_n`"),
+        (
+            "events.jsonl",
+            '{"t":1.0,"kind":"outside","what":"tool","key":"k"}',
+            "no seconds from 0 on `t0`",
+        ),
+        ("jobs/a/metrics.jsonl", '{"t":1.0}', "has no number from 0 on `step`"),
+        ("jobs/a/metrics.jsonl", '{"step":9}', "has no seconds from 0 on `t`"),
+        (
+            "jobs/a/metrics.jsonl",
+            '{"t":1,"step":9,"eval_n":null}',
+            "has no number from 0 on `eval_n`",
+        ),
         ("jobs/a/metrics.jsonl", '{"t":1,"step":9,"reward_mean":"x"}', "number `reward_mean`"),
-        ("jobs/a/metrics.jsonl", '{"t":1,"step":1' + "0" * 400 + "}", "has no number `step`"),
+        (
+            "jobs/a/metrics.jsonl",
+            '{"t":1,"step":1' + "0" * 400 + "}",
+            "has no number from 0 on `step`",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(

@@ -91,6 +91,10 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
         (json.dumps({**QWEN3_30B, "hidden_size": "wide"}), "wrong number"),
         (json.dumps({**QWEN3_30B, "num_hidden_layers": 0}), "wrong number"),
         (json.dumps({**QWEN3_30B, "num_experts_per_tok": 129}), "wrong number"),
+        (json.dumps({**QWEN3_30B, "hidden_size": 1.5}), "1.5 is no whole number"),
+        (json.dumps({**QWEN3_30B, "hidden_size": True}), "True is no whole number"),
+        (json.dumps({**QWEN3_30B, "num_attention_heads": -1}), "wrong number"),
+        ("[" * 100_000, "cannot read"),
     ],
 )
 def test_a_wrong_configuration_is_named(text: str, message: str, tmp_path: Path) -> None:

@@ -197,7 +197,10 @@ def sim(
     price: Annotated[
         float | None, typer.Option(help="Of a device-hour, for the cost.", show_default=False)
     ] = None,
-    device: Annotated[str, typer.Option(help="What a job file is to run on.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option(help="What a job file is to run on; default cpu.", show_default=False),
+    ] = None,
     alone: Annotated[
         list[Path] | None,
         typer.Option(help="A launch of the same jobs one at a time, to predict from."),
@@ -219,6 +222,8 @@ def sim(
         if list_:
             raise SystemExit(list_command(as_json=as_json))
         if check is not None:
+            if file is not None:
+                raise ConfigError(f"--check {check} and {file}: ask for one at a time")
             raise SystemExit(check_command(check, as_json=as_json))
         if file is None:
             raise ConfigError("nothing to simulate: give a file, or see plait sim --list")

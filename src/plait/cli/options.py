@@ -1,8 +1,9 @@
 """Options: what all verbs share: how the command looks, in which form it answers, how it fails."""
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Annotated
 
@@ -35,15 +36,32 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="Table or JSON.")]
 
 
+def _drop_output() -> None:
+    """What could not be written is not tried again when the process ends."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def told(*, again: str = "") -> Iterator[None]:
     """Run a verb, its imports included: a PlaitError is one line on standard error, and so is a
     Ctrl-C that comes where the verb has nothing of its own to say (``again``: how to go on)."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except PlaitError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2 if error.http_status < 500 else 1) from None
+    except BrokenPipeError:
+        raise  # whoever read has gone: the command ends without a word
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}: give another place", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print(f"interrupted: go on with  {again}" if again else "interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

@@ -17,8 +17,9 @@ from plait.sim.costs.models import MODELS
 from plait.sim.decisions import check_launch
 from plait.sim.named import alone, known, scheme
 from plait.sim.outcome import Outcome
-from plait.sim.report import case, to_json, to_text, write
+from plait.sim.report import case, make_place, to_json, to_text, write
 from plait.sim.schemes import Scheme
+from plait.sim.setting_file import check_setting
 from plait.sim.simulate import simulate
 from plait.sim.spec import Setting
 from plait.sim.summary import Alone, alone_of
@@ -41,7 +42,8 @@ class Asked:
     seed: int | None = None
     fluid: bool = False
     price: float | None = None
-    device: str = "cpu"
+    device: str | None = None
+    """What a job file runs on; ``cpu`` unless given."""
     alone: tuple[Path, ...] = ()
 
 
@@ -52,9 +54,13 @@ def sim_command(file: str, asked: Asked) -> int:
     axes = [read_axis(text) for text in asked.sweep]
     if asked.price is not None and not 0.0 <= asked.price < float("inf"):
         raise ConfigError(f"--price is {asked.price:g}: give what a device costs in an hour")
+    if asked.out is not None:
+        make_place(asked.out)
     settings = [
         (name, _seeded(setting, asked.seed)) for name, setting in variations(source.setting, axes)
     ]
+    for _, setting in settings if axes else ():
+        check_setting(setting)
     with_alone = [len(setting.jobs) <= MOST_ALONE for _, setting in settings]
     total = len(settings) * len(schemes)
     total += sum(len(s.jobs) for (_, s), wanted in zip(settings, with_alone, strict=True) if wanted)

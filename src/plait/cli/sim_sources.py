@@ -55,20 +55,28 @@ class Source:
     live: Live | None = None
 
 
-def open_source(what: str, *, device: str, alone: Sequence[Path]) -> Source:
+def open_source(what: str, *, device: str | None, alone: Sequence[Path]) -> Source:
     """Read ``what``; ConfigError if it is nothing that can be simulated."""
     path = Path(what)
     if path.is_dir():
+        _no_device(device, "a launch ran on one already")
         return _launch(path, alone)
     if alone:
         raise ConfigError("--alone belongs to a recorded launch: give its directory")
     if path.suffix in (".yaml", ".yml") or path.is_file():
         file = read_yaml(path)
         if isinstance(file.data, dict) and "cluster" in file.data:
+            _no_device(device, "a workload names its own")
             return _computed(_workload(file))
-        return _computed(_job_file(path, device))
+        return _computed(_job_file(path, device or "cpu"))
+    _no_device(device, "a workload names its own")
     setting = workload(what)
     return _computed(setting)
+
+
+def _no_device(device: str | None, why: str) -> None:
+    if device is not None:
+        raise ConfigError(f"--device belongs to a job file, {why}: leave it out")
 
 
 def _computed(setting: Setting) -> Source:
@@ -108,7 +116,9 @@ def _job_file(path: Path, device: str) -> Setting:
 
 def _launch(path: Path, alone: Sequence[Path]) -> Source:
     launch = read_launch(path)
-    model = _cost_model(str(launch.info.get("model", "")))
+    if not (named := launch.info.get("model")):
+        raise ConfigError(f"{path}/launch.json names no model: put it back as it was")
+    model = _cost_model(str(named))
     if alone:
         found = predict(launch, [read_launch(one) for one in alone], model=model)
         setting, rates = found.setting, found.rates

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from plait.core.errors import EngineError
@@ -47,8 +48,8 @@ def measured_rates(
     """Rates of a model, measured once per machine, number of cores, device and dtype, in a worker's
     ``env``."""
     where = "" if (device, dtype) == ("cpu", "fp32") else f"-{device.replace(':', '')}-{dtype}"
-    file = cache_root() / "rates" / f"{model_dir.name}-{cores}-{METHOD}{where}.json"
-    if not file.is_file():
+    file: Path = cache_root() / "rates" / f"{model_dir.name}-{cores}-{METHOD}{where}.json"
+    if (known := _read(file)) is None:
         command = [
             sys.executable,
             "-m",
@@ -67,14 +68,33 @@ def measured_rates(
                 check=True,
                 env={**os.environ, **env},
             )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(
+                f"measuring {model_dir.name} took more than {TIMEOUT_S:.0f} s: try an idle machine"
+            ) from error
         except subprocess.CalledProcessError as error:
             last = error.stderr.strip().splitlines()[-1:]
             raise EngineError(f"cannot measure {model_dir.name}: {' '.join(last)}") from error
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(done.stdout.strip().splitlines()[-1])
-    raw = json.loads(file.read_text())
-    return Rates(
-        decode={int(k): v for k, v in raw["decode"].items()},
-        prefill=raw["prefill"],
-        train=raw["train"],
-    )
+        half = file.with_name(f"{file.name}.{os.getpid()}")
+        half.write_text((done.stdout.strip().splitlines() or [""])[-1])
+        half.replace(file)
+        if (known := _read(file)) is None:
+            raise EngineError(f"measuring {model_dir.name} gave no rates: run it again")
+    return known
+
+
+def _read(file: Path) -> Rates | None:
+    """What is known; nothing if the file is not there or was torn, so that it is measured again."""
+    try:
+        raw = json.loads(file.read_text())
+        found = Rates(
+            decode={int(rows): float(rate) for rows, rate in raw["decode"].items()},
+            prefill=float(raw["prefill"]),
+            train=float(raw["train"]),
+        )
+        rates = [*found.decode.values(), found.prefill, found.train]
+        right = found.decode and all(isfinite(rate) and rate > 0 for rate in rates)
+        return found if right else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None

@@ -64,7 +64,7 @@ def check_architecture(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     try:
         config = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {file} ({error}): give a Hugging Face directory") from error
     config = config if isinstance(config, dict) else {}
     if why_not_own(config) and (why := foreign.why_not(config)):

@@ -137,7 +137,7 @@ def load(file: Path) -> tuple[Point, ...]:
     number that is no slowdown."""
     try:
         raw = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read {file}: give a slowdown file as plait profile writes it"
         ) from error

@@ -6,8 +6,10 @@ What cannot fit the devices is refused where they are divided (``slices``, ``pla
 from math import isfinite
 
 from plait.core.errors import ConfigError
+from plait.sim.bounds import check_bounds
 from plait.sim.lengths import check_lengths
-from plait.sim.spec import JobSpec, Lengths, Setting
+from plait.sim.options import check_options
+from plait.sim.spec import JobSpec, Lengths, RecordedStep, Setting
 
 
 def check(setting: Setting) -> None:
@@ -26,6 +28,8 @@ def check(setting: Setting) -> None:
             raise ConfigError(f"two {what}s have the same name: give each its own")
     for spec in setting.jobs:
         _check_job(spec)
+    check_bounds(setting)
+    check_options(setting.options)
 
 
 def _check_job(spec: JobSpec) -> None:
@@ -67,6 +71,36 @@ def _check_job(spec: JobSpec) -> None:
         _check_drawn(f"job {spec.name}: {name}", lengths)
     if tool is not None and tool.result is not None:
         _check_drawn(f"job {spec.name}: tool.result", tool.result)
+    for i, step in enumerate(spec.recorded):
+        check_recorded(f"job {spec.name}: recorded[{i}]", step)
+
+
+def check_recorded(where: str, step: RecordedStep) -> None:
+    """ConfigError if a recorded step's parts do not belong together, or are no amounts."""
+    n = len(step.responses)
+    whole = n and all(step.responses) and len(step.waits_s) == n
+    if not whole or not step.prompts or n % len(step.prompts):
+        raise ConfigError(
+            f"{where}: its prompts, responses and waits do not belong together: record it again"
+        )
+    if len(step.results) != n:
+        raise ConfigError(
+            f"{where}: its responses and results do not belong together: record it again"
+        )
+    for turns, waits_s, results in zip(step.responses, step.waits_s, step.results, strict=True):
+        if len(waits_s) not in (len(turns) - 1, len(turns)) or len(results) < len(turns) - 1:
+            raise ConfigError(
+                f"{where}: a sample has other turns than waits or results: record it again"
+            )
+        for value in (*turns, *waits_s, *results):
+            _amount(where, value)
+    for value in (*step.prompts, step.reward_s, step.trained_tokens or 0):
+        _amount(where, value)
+
+
+def _amount(where: str, value: float) -> None:
+    if not (isfinite(value) and value >= 0):
+        raise ConfigError(f"{where} is {value!r}: give 0 or more")
 
 
 def _check_drawn(where: str, lengths: Lengths) -> None:

@@ -64,6 +64,17 @@ class Checked:
         return self.n_different == 0
 
 
+UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a policy may raise over a view or state that no launch of this version has written."""
+
 MAX_SHOWN = 10
 """Differences that are kept: the first ones tell what has changed."""
 
@@ -101,24 +112,25 @@ def check_decisions(
             view: Any = rebuild(VIEWS[kind], row["view"])
             decider = getattr(made[key], kind)
             plan, _ = decider.decide(view, row["state"], row["now"])
+            recorded, t = row["plan"], float(row.get("t", 0.0))
         except PlaitError as error:
             raise ConfigError(f"{at}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except UNREADABLE as error:
             raise ConfigError(
                 f"{at} is no decision that this version can read ({type(error).__name__}: {error})"
                 ": check it with the plait that recorded it"
             ) from error
         counts[kind] += 1
         answer = plain(plan)
-        if answer != row["plan"]:
+        if answer != recorded:
             n_different += 1
             if len(differences) < MAX_SHOWN:
                 differences.append(
                     Difference(
                         line=line,
-                        t=float(row.get("t", 0.0)),
+                        t=t,
                         kind=kind,
-                        recorded=row["plan"],
+                        recorded=recorded,
                         now=answer,
                     )
                 )

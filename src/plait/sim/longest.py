@@ -1,6 +1,6 @@
 """Longest: the largest sample that a job can draw, for what must fit whatever comes."""
 
-from plait.sim.spec import JobSpec, Lengths
+from plait.sim.spec import JobSpec, Lengths, RecordedStep
 
 
 def most_tokens(lengths: Lengths) -> int:
@@ -15,8 +15,14 @@ def most_tokens(lengths: Lengths) -> int:
 
 
 def longest_sample(spec: JobSpec) -> int:
-    """Tokens of the longest sample that a job can draw, prompt and all turns."""
+    """Tokens of the longest sample that a job can draw, prompt and all turns, or has recorded."""
     turns = max(1, len(spec.turns))
     result = spec.tool.result if spec.tool is not None else None
     returned = most_tokens(result) if result is not None else 0
-    return most_tokens(spec.prompt) + turns * most_tokens(spec.response) + (turns - 1) * returned
+    drawn = most_tokens(spec.prompt) + turns * most_tokens(spec.response) + (turns - 1) * returned
+    return max(drawn, *map(_longest_recorded, spec.recorded)) if spec.recorded else drawn
+
+
+def _longest_recorded(step: RecordedStep) -> int:
+    own = zip(step.responses, step.results, strict=True)
+    return max(step.prompts) + max(sum(turns) + sum(results) for turns, results in own)

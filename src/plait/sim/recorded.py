@@ -10,11 +10,13 @@ Left to others: how long anything takes (``fit``), when it runs (``simulate``).
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import yaml
 
 from plait.core.errors import ConfigError
+from plait.obs import shapes
 from plait.obs.jsonl import read_jsonl
 from plait.obs.launch import JobLog, Launch
 from plait.obs.layout import LaunchLayout
@@ -94,8 +96,7 @@ def _spec(
     steps: Sequence[RecordedStep],
     arrival_s: float,
 ) -> JobSpec:
-    limits = config.get("limits") or {}
-    staleness = int(config.get("staleness") or 0)
+    staleness = int(config["staleness"])
     trained = next((step for step in steps if not step.evaluates), steps[0])
     most = max(max(map(len, step.responses)) for step in steps)
     longest = max(max(turns) for step in steps for turns in step.responses if turns)
@@ -110,7 +111,7 @@ def _spec(
         prompt=_empirical([n for step in steps for n in step.prompts]),
         response=_empirical(
             [n for step in steps for turns in step.responses for n in turns],
-            most=max(longest, int(limits.get("max_tokens") or 0)),
+            most=max(longest, int(config["max_tokens"])),
         ),
         turns=tuple(
             float(sum(len(turns) == k + 1 for step in steps for turns in step.responses))
@@ -119,8 +120,8 @@ def _spec(
         tool=Tool(latency_s=_mean_wait_s(steps), result=_empirical(replies)) if replies else None,
         steps=len(steps),
         arrival_s=arrival_s,
-        weight=float(config.get("weight") or 1.0),
-        priority=int(config.get("priority") or 0),
+        weight=float(config["weight"] or 1.0),
+        priority=int(config["priority"]),
         recorded=tuple(steps),
     )
 
@@ -146,7 +147,7 @@ def _step(samples: Sequence[Row], *, tokens: int, evaluates: bool) -> RecordedSt
 def _samples(path: Any) -> dict[tuple[str, int], list[Row]]:
     """Rows by split and step; of a sample recorded twice (before and after a crash) the last."""
     found: defaultdict[tuple[str, int], dict[tuple[int, int], Row]] = defaultdict(dict)
-    for row in read_jsonl(path):
+    for row in read_jsonl(path, _objection):
         if "turn_tokens" not in row:
             raise ConfigError(
                 f"{path} says no lengths of samples: record the launch again with this plait"
@@ -155,12 +156,29 @@ def _samples(path: Any) -> dict[tuple[str, int], list[Row]]:
     return {key: list(rows.values()) for key, rows in found.items()}
 
 
+def _objection(row: Row) -> str | None:
+    """One of an older plait has no lengths at all, which is told in words of its own."""
+    return shapes.sample(row) if "turn_tokens" in row else None
+
+
 def _config(path: Any) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return _numbers(found if isinstance(found, dict) else {})
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: put it back as the launch wrote it") from error
-    return found if isinstance(found, dict) else {}
+
+
+def _numbers(config: dict[str, Any]) -> Mapping[str, Any]:
+    """What a replay needs of a job's configuration; ValueError if it is no number."""
+    limits = config.get("limits")
+    limits = limits if isinstance(limits, dict) else {}
+    found = {name: config.get(name) or 0 for name in ("staleness", "weight", "priority")}
+    found["max_tokens"] = limits.get("max_tokens") or 0
+    for name, value in found.items():
+        if not isinstance(value, (int, float)) or not isfinite(value):
+            raise ValueError(f"{name} is {value!r}")
+    return found
 
 
 def _empirical(values: Sequence[int], most: int = 0) -> Lengths:

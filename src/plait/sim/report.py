@@ -7,6 +7,7 @@ written.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from rich.console import Group
@@ -65,6 +66,16 @@ def to_text(cases: Sequence[Case]) -> Group:
 
 MOST_JOBS = 20
 """Jobs that are listed one by one; more are read from the JSON."""
+
+
+def make_place(out: Path) -> None:
+    """Make ``out``, before anything is computed for it; StoreError if the disk refuses."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise StoreError(f"cannot write {out} ({error.strerror}): give another --out") from error
 
 
 def write(cases: Sequence[Case], out: Path) -> list[Path]:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from plait.core.errors import ConfigError
+from plait.sim.bounds import check_bounds
+from plait.sim.checks import check_recorded
 from plait.sim.costs.attained import attained
 from plait.sim.costs.devices import device_of
 from plait.sim.costs.models import model_of
 from plait.sim.costs.names import pick
 from plait.sim.lengths import MOST_TURNS, check_lengths
+from plait.sim.options import check_options
 from plait.sim.rebuild import rebuild
 from plait.sim.spec import (
     Cluster,
@@ -56,7 +59,7 @@ def read_setting(file: Path) -> Setting:
     """The setting in ``file``, checked; ConfigError names the wrong field."""
     try:
         data = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {file} ({error}): give a setting as JSON") from error
     if not isinstance(data, dict) or data.get("version") != VERSION:
         version = data.get("version") if isinstance(data, dict) else None
@@ -68,6 +71,10 @@ def setting_from(data: Mapping[str, Any]) -> Setting:
     """The setting that ``data`` (as of ``asdict``) says, checked."""
     whole = dict(data)
     cluster = _mapping("cluster", whole.pop("cluster", None))
+    for name in cluster:
+        pick("field of cluster", name, {"groups": True})
+    for name in ("options", "constants"):
+        _mapping(name, whole.get(name, {}))
     groups = tuple(
         _build(DeviceGroup, f"cluster.groups[{i}]", group)
         for i, group in enumerate(_list("cluster.groups", cluster.get("groups")))
@@ -90,6 +97,8 @@ def check_setting(setting: Setting) -> None:
         _at_least(f"{group.name}.n_devices", group.n_devices, 1)
         _at_least(f"{group.name}.host_bytes", group.host_bytes, 0)
         attained(device.family, setting.constants)
+    check_bounds(setting)
+    check_options(setting.options)
     most = max(group.n_devices for group in groups)
     for spec in setting.jobs:
         check_job(spec)
@@ -160,18 +169,7 @@ def _recorded(where: str, data: Any) -> RecordedStep:
         step = rebuild(RecordedStep, data)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where} is no recorded step ({error}): record it again") from None
-    n = len(step.responses)
-    if not step.prompts or not n or n % len(step.prompts) or len(step.waits_s) != n:
-        raise ConfigError(f"{where}: its prompts, responses and waits do not belong together")
-    for turns, waits_s, results in zip(step.responses, step.waits_s, step.results, strict=False):
-        if len(waits_s) not in (len(turns) - 1, len(turns)) or len(results) < len(turns) - 1:
-            raise ConfigError(f"{where}: a sample has other turns than waits or results")
-        for value in (*turns, *waits_s, *results):
-            _at_least(where, value, 0)
-    if len(step.results) != n:
-        raise ConfigError(f"{where}: its responses and results do not belong together")
-    for value in (*step.prompts, step.reward_s, step.trained_tokens or 0):
-        _at_least(where, value, 0)
+    check_recorded(where, step)
     return step
 
 
@@ -208,18 +206,26 @@ def _typed(where: str, value: Any, wanted: Any) -> None:
 
 def _mapping(where: str, data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} should be an object, it is {type(data).__name__}")
+        raise ConfigError(f"{where} is {_shown(data)}: give a mapping of names to values")
     return data
 
 
 def _list(where: str, data: Any) -> list[Any]:
     if not isinstance(data, (list, tuple)):
-        raise ConfigError(f"{where} should be a list, it is {type(data).__name__}")
+        raise ConfigError(f"{where} is {_shown(data)}: give a list")
     return list(data)
 
 
+def _shown(data: Any) -> str:
+    if data is None:
+        return "not there"
+    kind = "a list" if isinstance(data, (list, tuple)) else "a mapping"
+    return kind if isinstance(data, (list, tuple, Mapping)) else repr(data)
+
+
 def _at_least(where: str, value: Any, least: int) -> None:
-    if not (isinstance(value, (int, float)) and isfinite(value) and value >= least):
+    right = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (right and isfinite(value) and value >= least):
         raise ConfigError(f"{where} is {value!r}: give {least} or more")
 
 

@@ -21,6 +21,7 @@ from plait.core.errors import CapacityError, ConfigError
 from plait.core.runs import Stage
 from plait.profiles.slowdown import Analytic
 from plait.sim.arranged import arranged
+from plait.sim.bounds import END_S
 from plait.sim.checks import check
 from plait.sim.jobs import Job
 from plait.sim.lora import LoraPool
@@ -68,7 +69,7 @@ def simulate(
     )
     run = _Run(world, setting, scheme)
     until_s = float(setting.options.get("until_s", float("inf")))
-    world.run(until_s)
+    world.run(min(until_s, END_S))
     return run.outcome(until_s)
 
 
@@ -104,6 +105,11 @@ class _Run:
     def outcome(self, until_s: float) -> Outcome:
         """What came of it."""
         stuck = [job for job in self._jobs if job.end is None]
+        if stuck and self._world.now() > END_S:
+            raise ConfigError(
+                f"{len(stuck)} jobs are not done after {END_S:g} s ({stuck[0].spec.name} first): "
+                "give less work, shorter waits, or constants nearer to 1"
+            )
         if stuck and until_s == float("inf"):
             job = stuck[0]
             raise CapacityError(

@@ -5,12 +5,14 @@
 constant of the cost model, an option of the simulation.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
 
 from plait.core.errors import ConfigError
+from plait.sim.bounds import check_jobs
 from plait.sim.costs.names import pick
 from plait.sim.spec import Cluster, JobSpec, Setting
 
@@ -48,6 +50,9 @@ def variations(setting: Setting, axes: Sequence[Axis]) -> Iterator[tuple[str, Se
         n *= len(axis.values)
     if n > MOST_CASES:
         raise ConfigError(f"the sweep has {n} cases, more than {MOST_CASES}: sweep fewer values")
+    for key, times in Counter(axis.key for axis in axes).items():
+        if times > 1:
+            raise ConfigError(f"--sweep {key} is given {times} times: give all its values in one")
     for values in product(*(axis.values for axis in axes)):
         found, names = setting, []
         for axis, value in zip(axes, values, strict=True):
@@ -71,6 +76,7 @@ def varied(setting: Setting, key: str, value: float) -> Setting:
 
 
 def _jobs(setting: Setting, n: int) -> tuple[JobSpec, ...]:
+    check_jobs(n)
     jobs = list(setting.jobs[:n])
     taken = {job.name for job in setting.jobs}
     while len(jobs) < n:

@@ -172,7 +172,7 @@ def read_profile(file: Path) -> Profile:
     """The profile in ``file``; ConfigError if it is of another version, or has a wrong number."""
     try:
         data = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read {file}: give a profile as plait profile writes it"
         ) from error

@@ -175,7 +175,7 @@ def read_model(path: Path) -> Model:
     file = path if path.suffix == ".json" else path / "config.json"
     try:
         config = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read {file}: give a Hugging Face config.json, or one of {', '.join(MODELS)}"
         ) from error
@@ -189,26 +189,32 @@ def read_model(path: Path) -> Model:
         raise ConfigError(f"{file} has a wrong number ({error}): save it again") from error
 
 
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
 def _from_config(name: str, config: dict[str, Any]) -> Model:
     kinds = " ".join(str(a) for a in config.get("architectures") or [])
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    experts = int(config.get("num_experts") or 0)
+    hidden, heads = _whole(config["hidden_size"]), _whole(config["num_attention_heads"])
+    experts = _whole(config.get("num_experts") or 0)
     model = Model(
         name=name,
         hidden=hidden,
-        n_layers=int(config["num_hidden_layers"]),
+        n_layers=_whole(config["num_hidden_layers"]),
         n_heads=heads,
-        n_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        intermediate=int(config["moe_intermediate_size" if experts else "intermediate_size"]),
-        vocab=int(config["vocab_size"]),
+        n_kv_heads=_whole(config.get("num_key_value_heads") or heads),
+        head_dim=_whole(config.get("head_dim") or hidden // heads),
+        intermediate=_whole(config["moe_intermediate_size" if experts else "intermediate_size"]),
+        vocab=_whole(config["vocab_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
         qkv_bias="Qwen2" in kinds or bool(config.get("attention_bias")),
         qk_norm="Qwen3" in kinds,
         n_experts=experts,
-        top_k=int(config["num_experts_per_tok"]) if experts else 0,
+        top_k=_whole(config["num_experts_per_tok"]) if experts else 0,
     )
-    least = min(model.hidden, model.n_layers, model.n_kv_heads, model.head_dim, model.vocab)
+    least = min(hidden, heads, model.n_layers, model.n_kv_heads, model.head_dim, model.vocab)
     if min(least, model.intermediate) < 1 or not 0 <= model.top_k <= experts:
         raise ValueError("sizes must be positive, and experts per token at most the experts")
     return model
