@@ -194,6 +194,16 @@ def test_an_abandoned_forward_backward_leaves_the_gradient(kit) -> None:
     assert score(engine, A) == score(calm, A)
 
 
+def test_a_gradient_that_no_step_can_be_made_of_is_not_added(kit) -> None:
+    """Its numbers may all be finite where their norm is not: the run's next step succeeds."""
+    engine = made(kit)
+    with pytest.raises(NotFinite):
+        for exponent in range(310):
+            data = [datum(weights=(10.0**exponent,) * 7)]
+            drain(engine.forward_backward(A, data, "cross_entropy", {}))
+    assert engine.optim_step(A, ADAM).metrics["grad_norm:mean"] > 1e18
+
+
 def test_a_nan_learning_rate_changes_nothing(kit) -> None:
     calm, engine = made(kit), made(kit)
     for each in (calm, engine):

@@ -61,6 +61,12 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     return {"grad_norm:mean": norm, "update_norm:mean": moved}
 
 
+def has_norm(grad_N: torch.Tensor) -> bool:
+    """True if a step can be made of the gradient: its norm, and so each square that Adam takes, is
+    finite."""
+    return math.isfinite(float(_norm(grad_N)))
+
+
 def _norm(x_N: torch.Tensor) -> torch.Tensor:
     """In pieces of one length: how a long sum is divided would depend on the number of threads."""
     pieces = [torch.linalg.vector_norm(piece) for piece in x_N.split(UNDIVIDED)]
