@@ -3,6 +3,7 @@
 What losses come to is in ``test_losses_contract``.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +214,17 @@ def test_a_nan_learning_rate_changes_nothing(kit) -> None:
     results = [each.optim_step(A, ADAM) for each in (calm, engine)]
     assert results[0] == results[1]
     assert score(engine, A) == score(calm, A)
+
+
+@pytest.mark.parametrize("exponent", [10, 20, 22, 30, 37, 40, 155, 160, 300])
+def test_a_step_that_is_made_can_be_told(kit, exponent: int) -> None:
+    engine = made(kit)
+    drain(engine.forward_backward(A, [datum()], "cross_entropy", {}))
+    try:
+        done = engine.optim_step(A, replace(ADAM, learning_rate=10.0**exponent))
+    except NotFinite:
+        done = engine.optim_step(A, ADAM)
+    assert all(map(math.isfinite, done.metrics.values())), done.metrics
 
 
 def test_an_unknown_loss_is_refused_and_the_run_lives_on(kit) -> None:

@@ -165,8 +165,7 @@ class ScriptedTrain:
         run = self._run(run_id)
         with np.errstate(all="ignore"):  # what is not finite is found below
             adapter, moments, metrics = _adamw(run, adam)
-        weights_finite = np.isfinite(adapter.a_K).all() and np.isfinite(adapter.b_K).all()
-        if not (weights_finite and np.isfinite(moments.v_2K).all()):
+        if not (np.isfinite(metrics["update_norm:mean"]) and np.isfinite(moments.v_2K).all()):
             raise NotFinite(
                 f"the new weights of {run_id} would not be finite (learning rate "
                 f"{adam.learning_rate}): nothing was changed; lower it"
