@@ -4,9 +4,10 @@ A sampler keeps the adapter's files that it was made for under its session's dir
 from before its row is in the store until its session ends: neither the retention of versions nor
 the deletion of a checkpoint takes them. A restart serves every sampler that lives.
 
-Invariants: one id names one sampler, asked again or not (of something else: RequestError); one that was freed says so (SessionEnded),
-a foreign one is unknown; ``inflight`` ones follow the newest version that their model commits,
-samples under way end with the one they began with.
+Invariants: one id names one sampler, asked again or not, and none of another source
+(RequestError); one that was freed says so (SessionEnded), a foreign one is unknown; ``inflight``
+ones follow the newest version that their model commits, samples under way end with the one they
+began with.
 
 Left to others: when a session ends, and whether it is the caller's to make samplers in (sessions);
 what is loaded where (``sample_lane``).

@@ -216,7 +216,8 @@ def _sum(run_id: RunId, before_2K: Array, grad_2K: Array) -> Array:
         if np.isfinite(np.linalg.norm(total_2K)):
             return total_2K
     raise NotFinite(
-        f"the gradient of {run_id} is not finite: check advantages and clips; it is as it was before"
+        f"the gradient of {run_id} is not finite: check advantages and clips; it is as it was "
+        "before"
     )
 
 

@@ -120,8 +120,8 @@ def _sampled(i: int, spans: Sequence[Any], n: int, inputs: Mapping[str, Array]) 
 def write(work: Batch, answer: ForwardResult) -> bytes:
     """The ForwardBackwardOutput: log-probs shaped like the targets, metrics named by reduction.
 
-    NotFinite if those of a forward pass are no numbers: a gradient of them is refused by the engine,
-    and JSON has no room for them. A metric too large for a number is the largest that there is.
+    NotFinite if those of a forward pass are no numbers, which JSON has no room for (the engine
+    makes no gradient of them). A metric too large for a number is the largest that there is.
     """
     out = schema.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     arrays = [
@@ -138,7 +138,7 @@ def write(work: Batch, answer: ForwardResult) -> bytes:
         _record(out.loss_fn_outputs.add(), arrays[start:end], trailing)
         start = end
     if not all(np.isfinite(array).all() for array in arrays):
-        raise NotFinite("the log-probs are not finite: lower the learning rate or go back a version")
+        raise NotFinite("the log-probs are not finite: lower the learning rate, or load a version")
     metrics = dict(answer.metrics)
     with np.errstate(over="ignore"):  # what is not finite is found below
         if "loss:sum" not in metrics:
