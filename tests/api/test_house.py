@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from service_support import ADAM, ALICE, BOB, Client, adapter, batch, datum, house
 
-from plait.core.errors import NotFound, SessionEnded
+from plait.core.errors import NotFound, RequestError, SessionEnded
 from plait.core.runs import LoraSpec
+from plait.service.order import MAX_MISSING
 from plait.service.ports import Failed
 from plait.service.work import (
     CheckpointKind,
@@ -80,6 +81,23 @@ async def test_what_fails_uses_up_its_number_and_no_other(tmp_path: Path, byte_m
         ends = [await one.end(r) for r in both]
         assert all(isinstance(e, Failed) for e in ends), "it was asked for behind the gradient"
         assert (await one.get(await one.step())).version == 2
+
+
+async def test_a_number_far_beyond_all_others_is_refused(tmp_path: Path, byte_model: Path) -> None:
+    """Each number before it would be written down when it is given up: two thousand million."""
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.get(await one.create(byte_model))
+        one.seq += 1
+        far = one.seq + MAX_MISSING + 1
+        for seq in (far, 2**31 - 1):
+            with pytest.raises(RequestError, match="one after the other"):
+                await one.send(Kind.FORWARD_BACKWARD, batch(1), seq=seq)
+            await h.requests.skip(ALICE, one.model_id, seq, "its body was no protobuf")
+        near = await one.send(Kind.FORWARD_BACKWARD, batch(1), seq=far - 1)
+        assert near == f"{one.model_id}:{far - 1}"
+        line = await h.lines.line(ALICE, one.model_id)
+        assert len(line.intake.order.missing()) == MAX_MISSING
 
 
 async def test_what_stands_behind_a_failure_fails_by_the_same_fault_and_names_it(

@@ -1,5 +1,6 @@
 """House: whose checkpoints are, where they may be copied to, and how much of them there may be."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,24 @@ async def test_a_pinned_checkpoint_stays_as_it_is(tmp_path: Path, byte_model: Pa
         assert sorted((tmp_path / "checkpoints").rglob("kept@*")) == folders, "none was made"
         await h.models.pin(ALICE, path, pinned=False)
         assert await h.checkpoints.expire_due() == 1
+
+
+async def test_one_whose_files_are_gone_can_be_unpinned_and_deleted(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    """Else it would count against its tenant's room for ever."""
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="lost", kind=CheckpointKind.TRAINING)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        await h.models.pin(ALICE, path, pinned=True)
+        shutil.rmtree(tmp_path / "checkpoints")
+        with pytest.raises(RequestError, match="are gone"):
+            await h.models.files(ALICE, path)
+        await h.models.pin(ALICE, path, pinned=False)
+        await h.models.delete(ALICE, path)
+        assert await h.checkpoints.stored(ALICE.tenant_id) == 0
 
 
 async def test_a_save_that_is_carried_out_again_keeps_its_pin(

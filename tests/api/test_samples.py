@@ -197,6 +197,42 @@ async def test_a_sampler_of_a_checkpoint_goes_on_when_that_is_deleted(
             await h.clients.open_sampler(ALICE, other, 3, base_model=None, path=None)
 
 
+async def test_a_number_that_a_sampler_has_is_given_to_no_other(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    """Who took it for another's would sample weights that are not those asked for."""
+    async with opened(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        two = Client(h, ALICE, one.session_id, 1)
+        for client in (one, two):
+            await client.get(await client.create(byte_model))
+        paths = []
+        for name in ("a", "b"):
+            save = SaveCheckpoint(name=name, kind=CheckpointKind.SAMPLER)
+            paths.append((await one.get(await one.send(Kind.SAVE_SAMPLER, save))).path)
+
+        async def of(path: str | None, seq: int, base: str | None = None) -> str:
+            return await h.clients.open_sampler(
+                ALICE, one.session_id, seq, base_model=base, path=path
+            )
+
+        snapshot = Snapshot(sampler_seq=0)
+        made = (await one.get(await one.send(Kind.SAVE_SAMPLER, snapshot))).sampler_id
+        assert (await one.get(await one.send(Kind.SAVE_SAMPLER, snapshot))).sampler_id == made
+        other = await two.end(await two.send(Kind.SAVE_SAMPLER, snapshot))
+        assert isinstance(other, Failed)
+        assert "give another number" in other.error
+        with pytest.raises(RequestError, match="give another number"):
+            await of(paths[0], 0)
+        ends = await asyncio.gather(of(paths[0], 1), of(paths[1], 1), return_exceptions=True)
+        assert sorted(isinstance(end, RequestError) for end in ends) == [False, True]
+        kept = paths[isinstance(ends[0], RequestError)]
+        assert await of(kept, 1) == f"{one.session_id}:sample:1"
+        with pytest.raises(RequestError, match="give another number"):
+            await of(None, 1, str(byte_model))
+        assert await of(None, 2, str(byte_model)) == await of(None, 2, str(byte_model))
+
+
 async def test_a_restart_serves_samplers_and_has_samples_asked_again(
     tmp_path: Path, byte_model: Path
 ) -> None:

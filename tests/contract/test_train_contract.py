@@ -3,6 +3,7 @@
 What losses come to is in ``test_losses_contract``.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,6 +195,20 @@ def test_an_abandoned_forward_backward_leaves_the_gradient(kit) -> None:
     assert score(engine, A) == score(calm, A)
 
 
+def test_a_gradient_that_no_step_can_be_made_of_is_not_added(kit) -> None:
+    """Its numbers may all be finite where their norm is not: the run's next step succeeds."""
+    engine = made(kit)
+
+    def add_larger_ones() -> None:
+        for exponent in range(310):
+            data = [datum(weights=(10.0**exponent,) * 7)]
+            drain(engine.forward_backward(A, data, "cross_entropy", {}))
+
+    with pytest.raises(NotFinite):
+        add_larger_ones()
+    assert engine.optim_step(A, ADAM).metrics["grad_norm:mean"] > 1e18
+
+
 def test_a_nan_learning_rate_changes_nothing(kit) -> None:
     calm, engine = made(kit), made(kit)
     for each in (calm, engine):
@@ -203,6 +218,17 @@ def test_a_nan_learning_rate_changes_nothing(kit) -> None:
     results = [each.optim_step(A, ADAM) for each in (calm, engine)]
     assert results[0] == results[1]
     assert score(engine, A) == score(calm, A)
+
+
+@pytest.mark.parametrize("exponent", [10, 20, 22, 30, 37, 40, 155, 160, 300])
+def test_a_step_that_is_made_can_be_told(kit, exponent: int) -> None:
+    engine = made(kit)
+    drain(engine.forward_backward(A, [datum()], "cross_entropy", {}))
+    try:
+        done = engine.optim_step(A, replace(ADAM, learning_rate=10.0**exponent))
+    except NotFinite:
+        done = engine.optim_step(A, ADAM)
+    assert all(map(math.isfinite, done.metrics.values())), done.metrics
 
 
 def test_an_unknown_loss_is_refused_and_the_run_lives_on(kit) -> None:

@@ -17,7 +17,7 @@ from plait.models.registry import TINY_DIR
 from plait.models.shape import read_shape
 from plait.runtime import settings as settings_module
 from plait.runtime.device import choose_device
-from plait.runtime.settings import CUDA_TRAIN_SHARE, KV_MAX_BYTES, KV_SHARE, Settings
+from plait.runtime.settings import CUDA_TRAIN_SHARE, KV_MAX_BYTES, KV_SHARE, MAX_WORKERS, Settings
 
 GPU = CudaDevice(name="a GPU", free_bytes=80_000_000_000)
 SMALL = CudaDevice(name="a small one", free_bytes=4_000_000_000)
@@ -173,3 +173,10 @@ def test_a_torch_that_cannot_say_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
 def _clean() -> None:
     yield
     devices.cuda_devices.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["rollout_workers", "training_workers"])
+def test_more_workers_than_a_machine_has_room_for_are_refused(kind: str) -> None:
+    assert getattr(Settings(device="cpu", **{kind: MAX_WORKERS}).resolve(SHAPE), kind) == 64
+    with pytest.raises(ConfigError, match="at most 64"):
+        Settings(device="cpu", **{kind: 1000}).resolve(SHAPE)

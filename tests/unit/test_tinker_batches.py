@@ -1,7 +1,10 @@
+import json
+import math
+
 import numpy as np
 import pytest
 
-from plait.core.errors import RequestError
+from plait.core.errors import NotFinite, RequestError
 from plait.core.operations import Datum, ForwardResult
 from plait.engines.scripted import losses
 from plait.service.tinker_api import batches, schema
@@ -133,6 +136,25 @@ def test_padding_does_not_count_as_a_difference_from_the_sampler() -> None:
     told = metrics(read(message()), ForwardResult(logprobs=rows, metrics=engine))
     assert told["logprob_diff:max"] == pytest.approx(0.5)
     assert told["kl_sampler:mean"] == pytest.approx((np.exp(-0.5) - 1 + 0.5) / 3, rel=1e-5)
+
+
+def test_numbers_that_json_does_not_hold_are_never_an_answer() -> None:
+    """Older clients read JSON: an answer that cannot be written would be asked for for ever."""
+    out = message(loss="cispo")
+    put(out.data[0], logprobs=np.full(N, -800.0, "<f4"))
+    body = batches.write(read(out), ForwardResult(logprobs=((-1.0,) * N,), metrics={"loss:sum": 1}))
+    told = json.loads(json.dumps(batches.as_json(body), allow_nan=False))
+    assert told["metrics"]["kl_sampler:mean"] > 1e300
+
+    out = message(loss="importance_sampling")
+    put(out.data[0], logprobs=np.full(N, -800.0, "<f4"))
+    out.forward_only = True
+    with pytest.raises(NotFinite, match="the loss is not finite"):
+        batches.write(read(out), ForwardResult(logprobs=((-1.0,) * N,)))
+    out = message(loss="cross_entropy")
+    out.forward_only = True
+    with pytest.raises(NotFinite, match="the log-probs are not finite"):
+        batches.write(read(out), ForwardResult(logprobs=((math.nan,) * N,)))
 
 
 def test_spans_leave_prompt_tokens_out_of_stable_reinforce() -> None:

@@ -150,7 +150,8 @@ class TrainEngine(Protocol):
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Accumulate the gradient of the token-summed loss; yields after each micro-batch.
 
-        A failure leaves the accumulated gradient as it was before the call.
+        A failure leaves the accumulated gradient as it was before the call. NotFinite if no step
+        could be made of what would be accumulated: its norm is not finite.
         """
 
     def forward_backward_many(

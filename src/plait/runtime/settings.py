@@ -27,6 +27,9 @@ CUDA_TRAIN_SHARE = 0.25
 cache leave is for the weights, of which each worker has a copy there, and for what CUDA itself
 takes. Not measured."""
 
+MAX_WORKERS = 64
+"""That roll out, or that train. Each is a process with a base model of its own: a thousand,
+mistyped, stop the machine before any of them has started."""
 STEP_LIMIT_S = 1800.0
 """A layer, or the writing of a version, takes seconds: no machine that is of use makes it so many
 times slower."""
@@ -82,6 +85,11 @@ class Settings:
             raise ConfigError(
                 "cores and max_seqs must be at least 1, kv_blocks, rollout_workers and "
                 "training_workers at least 0"
+            )
+        if max(counts[1:]) > MAX_WORKERS:
+            raise ConfigError(
+                f"{max(counts[1:])} workers of one kind: at most {MAX_WORKERS}, each of which has "
+                "its own copy of what it works on"
             )
         if not self.step_limit_s >= 0:
             raise ConfigError(f"a step limit of {self.step_limit_s:g} s is none: give seconds")

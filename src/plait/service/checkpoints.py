@@ -119,7 +119,8 @@ class Checkpoints:
         self._limits.check_storage(tenant_id, stored - replaced, more)
 
     async def find(self, tenant_id: TenantId, text: str, *, own: bool = False) -> Found:
-        """A checkpoint that a tenant may read (``own``: or change); NotFound."""
+        """A checkpoint that a tenant may read, or change (``own``); NotFound. RequestError if it is
+        to be read and its files are gone: it can still be unpinned and deleted."""
         path = paths.parse(text)
         run_id = run_of(path.model_id)
         row = await self._read(run_id, path.checkpoint_id)
@@ -132,7 +133,8 @@ class Checkpoints:
             row=row,
             source=known_of(path.model_id, run),
         )
-        await asyncio.to_thread(keep.check_there, found.folder, path)
+        if not own:
+            await asyncio.to_thread(keep.check_there, found.folder, path)
         return found
 
     def _may(self, tenant_id: TenantId, run: RunRow, row: CheckpointRow, *, own: bool) -> bool:

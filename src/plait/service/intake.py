@@ -1,9 +1,11 @@
 """Intake: the requests of one model as they come: durable, and in their place, before they are
-acknowledged. A number is one request's for good, or was used up without any.
+acknowledged. A number is one request's for good, or was used up without any. One that is far beyond
+all others (``order``) is refused and stays unused: its model's client alone waits for it.
 """
 
 from collections.abc import Callable
 
+from plait.core.errors import RequestError
 from plait.runtime.whole import whole
 from plait.service.entry import Entry
 from plait.service.log import Log, Owner
@@ -42,12 +44,18 @@ class Intake:
         self.entries: dict[int, Entry] = {}
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
-        """Make a request durable and put it in its place; its id, or the original's."""
+        """Make a request durable and put it in its place; its id, or the original's. RequestError
+        if its number is far beyond all others."""
         arrived_at = self._stamps.arrival()
         while (known := self.entries.get(seq)) is not None:
             await known.durable.wait()
             if self.entries.get(seq) is known:
                 return request_id(self._owner.model_id, seq)
+        if self.order.too_far(seq):
+            raise RequestError(
+                f"request {seq} has come and {self.order.next} has not: number a model's requests "
+                "one after the other, from 1"
+            )
         if not self.order.used(seq):
             await whole(self._accept(seq, kind, body, arrived_at))
         return request_id(self._owner.model_id, seq)
@@ -72,8 +80,8 @@ class Intake:
         return seq in self.entries
 
     async def skip(self, seq: int, reason: str) -> None:
-        """Use up a number."""
-        if seq not in self.entries and not self.order.used(seq):
+        """Use up a number; one that could not be given to a request either stays as it is."""
+        if seq not in self.entries and not (self.order.used(seq) or self.order.too_far(seq)):
             await whole(self._skip(seq, reason))
 
     async def _skip(self, seq: int, reason: str, *, given_up: bool = False) -> None:
@@ -92,7 +100,7 @@ class Intake:
 
     async def give_up_missing(self) -> None:
         """Use up the numbers that hold up others and have not come."""
-        for seq in list(self.order.missing()):
+        for seq in self.order.missing():
             known = self.entries.get(seq)
             if known is not None:  # it is on its way to the disk
                 await known.durable.wait()

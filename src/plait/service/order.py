@@ -4,6 +4,9 @@ Numbers run from 0 (what makes the model). They may come in any order; each is d
 smaller one has been. A number that never comes would hold up all behind it: when nothing new has
 come for ``GAP_S``, the missing ones below the smallest that waits are given up. A number that has
 been due, or was given up, is used: coming again it is an old one.
+
+A number that would leave more than ``MAX_MISSING`` unused before it is not taken: each of them is
+written down when it is given up.
 """
 
 import heapq
@@ -12,6 +15,9 @@ GAP_S = 60.0
 """``forward_backward_custom`` of the Tinker SDK takes two numbers for each chunk and never uses
 them if the user's loss raises; a chunk under way takes less than its HTTP timeout, which is this.
 """
+MAX_MISSING = 10_000
+"""Numbers that others wait for at once. A client sends the parts of one gradient in any order, and
+takes two numbers for each of those that it means to send: 5,000 parts are 5 million data."""
 
 
 class Order:
@@ -39,6 +45,10 @@ class Order:
     def used(self, seq: int) -> bool:
         """True if the number cannot be given to a new request."""
         return seq < self.next or seq in self._known
+
+    def too_far(self, seq: int) -> bool:
+        """True if too many would be missing before it."""
+        return seq - self.next - len(self._here) > MAX_MISSING
 
     def take(self) -> int | None:
         """The number that is due, which is then used; None if it has not come."""

@@ -4,9 +4,10 @@ A sampler keeps the adapter's files that it was made for under its session's dir
 from before its row is in the store until its session ends: neither the retention of versions nor
 the deletion of a checkpoint takes them. A restart serves every sampler that lives.
 
-Invariants: one id names one sampler, asked again or not; one that was freed says so (SessionEnded),
-a foreign one is unknown; ``inflight`` ones follow the newest version that their model commits,
-samples under way end with the one they began with.
+Invariants: one id names one sampler, asked again or not, and none of another source
+(RequestError); one that was freed says so (SessionEnded), a foreign one is unknown; ``inflight``
+ones follow the newest version that their model commits, samples under way end with the one they
+began with.
 
 Left to others: when a session ends, and whether it is the caller's to make samplers in (sessions);
 what is loaded where (``sample_lane``).
@@ -15,6 +16,7 @@ what is loaded where (``sample_lane``).
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,11 +83,12 @@ class Samplers:
     ) -> str:
         """A sampler of a model's version as it is now; its id."""
         sampler_id = f"{session_id}:sample:{sampler_seq}"
-        if sampler_id in self._rows:
-            return sampler_id
         run_id = names.run_of(model_id)
+        if self._is_open(sampler_id, run_id=run_id, model_path=None):
+            return sampler_id
         run = await asyncio.to_thread(self._store.runs.get, run_id)
-        path = await self._link(session_id, f"{sampler_seq}-{version}", version_dir)
+        name = f"{sampler_seq}-{version}.{model_id.rpartition(':')[2]}"
+        path = await self._link(session_id, name, version_dir)
         await self._open(
             sampler_id,
             session_id=session_id,
@@ -105,6 +108,8 @@ class Samplers:
         sampler_id = f"{session_id}:sample:{seq}"
         if sampler_id in self._rows:
             await self._row(who, sampler_id)
+        asked = {"run_id": None, "base_model": base_model} if path is None else {}
+        if self._is_open(sampler_id, model_path=path, **asked):
             return sampler_id
         where: dict[str, Any] = {}
         if path is not None:
@@ -114,11 +119,12 @@ class Samplers:
             row = await asyncio.to_thread(
                 self._store.checkpoints.find, run_id, path.partition("://")[2].partition("/")[2]
             )
+            mark = blake2b(f"{path} {info.created_at}".encode(), digest_size=6).hexdigest()
             where = {
                 "model_path": path,
                 "run_id": run_id,
                 "version": 0 if row is None else row.version,
-                "path": await self._link(session_id, f"{seq}", files),
+                "path": await self._link(session_id, f"{seq}.{mark}", files),
             }
             base_model = info.base_model
         elif base_model is None:
@@ -206,11 +212,19 @@ class Samplers:
         return str(kept.relative_to(self._directory))
 
     async def _open(self, sampler_id: str, **fields: Any) -> None:
-        self._enter(
-            await self._writer.write(
-                self._store.samplers.open, sampler_id, **fields, now=self._wall()
-            )
+        row = await self._writer.write(
+            self._store.samplers.open, sampler_id, **fields, now=self._wall()
         )
+        self._enter(row)
+        source = {name: fields.get(name) for name in ("run_id", "model_path", "base_model")}
+        self._is_open(sampler_id, **source)  # another may have been quicker
+
+    def _is_open(self, sampler_id: str, **source: str | None) -> bool:
+        """True if there is such a sampler, of this source; RequestError if it is of another."""
+        row = self._rows.get(sampler_id)
+        if row is not None and any(getattr(row, name) != of for name, of in source.items()):
+            raise RequestError(f"{sampler_id} samples something else: give another number")
+        return row is not None
 
     def _enter(self, row: SamplerRow) -> None:
         self._rows[row.sampler_id] = row

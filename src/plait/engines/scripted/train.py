@@ -94,7 +94,7 @@ class ScriptedTrain:
         """Accumulate the gradient of the token-summed loss; yields after each datum."""
         run = self._run(run_id)
         grad_2K, result = yield from self._gradient(run_id, run, data, loss, config)
-        run.grad_2K = run.grad_2K + grad_2K
+        run.grad_2K = _sum(run_id, run.grad_2K, grad_2K)
         return result
 
     def _gradient(
@@ -150,13 +150,14 @@ class ScriptedTrain:
                 grad_2K, result = yield from self._gradient(
                     op.run_id, run, op.data, op.loss, op.loss_config
                 )
+                grad_2K = _sum(op.run_id, run.grad_2K, grad_2K)
             except PlaitError as error:
                 outcomes.append(error)
             else:
                 outcomes.append(result)
                 made.append((run, grad_2K))
         for run, grad_2K in made:
-            run.grad_2K = run.grad_2K + grad_2K
+            run.grad_2K = grad_2K
         return tuple(outcomes)
 
     def optim_step(self, run_id: RunId, adam: AdamParams) -> StepResult:
@@ -164,8 +165,7 @@ class ScriptedTrain:
         run = self._run(run_id)
         with np.errstate(all="ignore"):  # what is not finite is found below
             adapter, moments, metrics = _adamw(run, adam)
-        weights_finite = np.isfinite(adapter.a_K).all() and np.isfinite(adapter.b_K).all()
-        if not (weights_finite and np.isfinite(moments.v_2K).all()):
+        if not (np.isfinite(metrics["update_norm:mean"]) and np.isfinite(moments.v_2K).all()):
             raise NotFinite(
                 f"the new weights of {run_id} would not be finite (learning rate "
                 f"{adam.learning_rate}): nothing was changed; lower it"
@@ -207,6 +207,18 @@ class ScriptedTrain:
             self._sleep(self._token_s * n_tokens)
         tokens = {run_id: n_tokens}
         return TrainStep(n_tokens=n_tokens, tokens_by_run=tokens, forward_only=forward_only)
+
+
+def _sum(run_id: RunId, before_2K: Array, grad_2K: Array) -> Array:
+    """Both gradients together; NotFinite if no step could be made of that."""
+    with np.errstate(all="ignore"):
+        total_2K = before_2K + grad_2K
+        if np.isfinite(np.linalg.norm(total_2K)):
+            return total_2K
+    raise NotFinite(
+        f"the gradient of {run_id} is not finite: check advantages and clips; it is as it was "
+        "before"
+    )
 
 
 def _adamw(run: _Run, adam: AdamParams) -> tuple[Adapter, Moments, dict[str, float]]:

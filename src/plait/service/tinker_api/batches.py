@@ -8,6 +8,8 @@ Provenance spans say which tokens were sampled; only ``stable_reinforce``, whose
 on prompt tokens too, reads them.
 """
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from plait.core.errors import RequestError
+from plait.core.errors import NotFinite, RequestError
 from plait.core.operations import Datum, ForwardResult
 from plait.engines.scripted import losses as formulas
 from plait.service.tinker_api import schema, tensors
@@ -23,6 +25,8 @@ from plait.service.tinker_api.tensors import Array
 from plait.service.work import Batch
 
 LOSS_BY_SPANS = "stable_reinforce"
+MAX_METRIC = sys.float_info.max
+"""How far a sampler is from its trainer can be more than a number holds."""
 MAX_K = 1024
 """Targets of one position: more are no distillation but a mistake (a vocabulary as targets)."""
 
@@ -114,7 +118,11 @@ def _sampled(i: int, spans: Sequence[Any], n: int, inputs: Mapping[str, Array]) 
 
 
 def write(work: Batch, answer: ForwardResult) -> bytes:
-    """The ForwardBackwardOutput: log-probs shaped like the targets, metrics named by reduction."""
+    """The ForwardBackwardOutput: log-probs shaped like the targets, metrics named by reduction.
+
+    NotFinite if those of a forward pass are no numbers, which JSON has no room for (the engine
+    makes no gradient of them). A metric too large for a number is the largest that there is.
+    """
     out = schema.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     arrays = [
         np.asarray(row, dtype="<f4").reshape(np.shape(datum.target_tokens))
@@ -129,12 +137,17 @@ def write(work: Batch, answer: ForwardResult) -> bytes:
             end += 1
         _record(out.loss_fn_outputs.add(), arrays[start:end], trailing)
         start = end
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise NotFinite("the log-probs are not finite: lower the learning rate, or load a version")
     metrics = dict(answer.metrics)
-    if "loss:sum" not in metrics:
-        metrics["loss:sum"] = _loss(work, arrays)
-    metrics.update(_against_sampler(work, arrays))
+    with np.errstate(over="ignore"):  # what is not finite is found below
+        if "loss:sum" not in metrics:
+            metrics["loss:sum"] = _loss(work, arrays)
+        metrics.update(_against_sampler(work, arrays))
+    if not math.isfinite(metrics["loss:sum"]):
+        raise NotFinite("the loss is not finite: check advantages and log-probs")
     for name, value in metrics.items():
-        out.metrics[name] = value
+        out.metrics[name] = min(max(value, -MAX_METRIC), MAX_METRIC)
     return bytes(out.SerializeToString())
 
 

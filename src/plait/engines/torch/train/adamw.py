@@ -46,12 +46,12 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     flat = params.flat * (1 - adam.learning_rate * adam.weight_decay)
     # Not addcdiv_: its factor must fit fp32, and an absurd rate must end in the check below.
     flat.sub_(m.div(denominator).mul_(adam.learning_rate / (1 - adam.beta1**step)))
-    if not bool(torch.isfinite(flat).all() and torch.isfinite(v).all()):
+    moved = float(_norm(flat - params.flat))
+    if not (math.isfinite(moved) and bool(torch.isfinite(v).all())):
         raise NotFinite(
             f"the step at learning rate {adam.learning_rate} gives weights that are not finite: "
             "lower it"
         )
-    moved = float(_norm(flat - params.flat))
     params.flat.copy_(flat)
     params.m.copy_(m)
     params.v.copy_(v)
@@ -59,6 +59,12 @@ def adamw_step(params: RunParams, adam: AdamParams) -> dict[str, float]:
     params.steps = step
     params.version += 1
     return {"grad_norm:mean": norm, "update_norm:mean": moved}
+
+
+def has_norm(grad_N: torch.Tensor) -> bool:
+    """True if a step can be made of the gradient: its norm, and so each square that Adam takes, is
+    finite."""
+    return math.isfinite(float(_norm(grad_N)))
 
 
 def _norm(x_N: torch.Tensor) -> torch.Tensor:

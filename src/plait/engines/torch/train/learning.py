@@ -2,7 +2,8 @@
 
 One backward pass serves all runs of a micro-batch: their losses are summed, and since no row of one
 run meets another's numbers, each adapter gets what it would get alone. A loss that is not finite is
-left out of the sum.
+left out of the sum. What a step could make nothing of is not added either: nothing that is added
+later would mend it, so no step of that run would ever succeed.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -15,6 +16,7 @@ import torch
 from plait.core.errors import EngineError, NotFinite, PlaitError
 from plait.core.operations import ForwardResult
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.train.adamw import has_norm
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.losses import Chosen, Report, metrics
@@ -79,7 +81,7 @@ def learn(
                 together, compute, _keep, plan, lanes, device, forward_only=False, exact=exact
             )
         for lesson in lessons:
-            if lesson.error is None and not bool(torch.isfinite(lesson.params.grad).all()):
+            if lesson.error is None and not has_norm(lesson.params.grad):
                 lesson.error = NotFinite("the gradient is not finite: check advantages and clips")
         done = True
     finally:
