@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.figure import Measured
 from benchmarks.live.launches import spread
 from benchmarks.service.clients import NEWEST, OLDEST, drive, plain
-from benchmarks.service.servers import CORES, Served, plait_serve, skyrl
+from benchmarks.service.servers import CORES, Served, plait_serve, skyrl, until_idle
 
 NS = (1, 2, 4)
 PHASES = ("train", "sample", "loop")
@@ -41,6 +41,8 @@ def measure() -> Measured:
     plains: list[float] = []
     with ExitStack() as stack:
         us, them = stack.enter_context(plait_serve()), stack.enter_context(skyrl(adapters=ADAPTERS))
+        for served in (us, them):
+            until_idle(served)
         for _ in range(ROUNDS):
             plains.append(max(_plain(us, at_once) for at_once in AT_ONCE))
             for n in NS:

@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 PLAIT = (sys.executable, "-c", "from plait.cli.entry import main; main()")
 START_S = 180.0
 END_S = 30.0
+IDLE = 0.1
+"""Of a core: a server that takes more has not done loading. (SkyRL's idle engine takes 0.04.)"""
 CORES = 2
 MODEL = "smollm2-135m"
 
@@ -240,6 +242,18 @@ def until_healthy(url: str, start: Start) -> None:
             pass
         time.sleep(0.05)
     raise RuntimeError(f"the server did not come up: {start.said()}")
+
+
+def until_idle(served: Served) -> None:
+    """Wait until it computes nothing: a server can answer long before its engine is loaded, and
+    meanwhile it would take a core of whoever is measured beside it."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        began_s, before_s = time.monotonic(), served.cpu_s()
+        time.sleep(1.0)
+        if served.cpu_s() - before_s < IDLE * (time.monotonic() - began_s):
+            return
+    raise RuntimeError(f"{served.url} was still busy after {START_S:.0f} s without a request")
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers.environment import TINKER
-from benchmarks.service import d3_clients, d5_flood, d6_parked, d8_restart
+from benchmarks.service import d3_clients, d5_flood, d6_parked, d8_restart, servers
 from benchmarks.service.clients import NEWEST
 from plait.models.cache import cache_root
 
@@ -66,3 +66,35 @@ def test_clients_go_on_after_kill_9(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.detail["went_on"] == found.detail["tried"] == d8_restart.TRIED
     assert len(found.detail["first_step_after_s"]) == d8_restart.TRIED
     assert found.detail["runs"] == 4
+
+
+class Loading:
+    """A server that computes for three seconds; its machine's clock."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, loads_s: float = 3.0) -> None:
+        self._loads_s, self._now_s = loads_s, 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+    def cpu_s(self) -> float:
+        return min(self._now_s, self._loads_s) + 0.04 * self._now_s
+
+
+def test_a_server_is_waited_for_until_it_has_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = Loading()
+    monkeypatch.setattr(servers, "time", loading)
+    servers.until_idle(loading)
+    assert loading.monotonic() == 4.0
+
+
+def test_a_server_that_stays_busy_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = Loading(1e9)
+    monkeypatch.setattr(servers, "time", busy)
+    with pytest.raises(RuntimeError, match="still busy"):
+        servers.until_idle(busy)

@@ -39,8 +39,14 @@ class Sampler(Protocol):
     least_rows: Callable[[], int]
     """Rows that a product has at least, for a row to have the same bits in any company."""
 
-    def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
-        """``h_ND`` of one step, whose keys and values are in ``kv`` afterwards."""
+    side_by_side: bool
+    """Parts of a step may be under way at once (``halves``)."""
+
+    def hidden(
+        self, batch: Batch, kv: KV, adapters: Adapters | None, on_layer: OnLayer
+    ) -> torch.Tensor:
+        """``h_ND`` of one step, whose keys and values are in ``kv`` afterwards. ``on_layer`` is
+        called at each layer."""
         ...
 
     def logits(self, h_RD: torch.Tensor, adapters: Adapters) -> torch.Tensor:
@@ -77,7 +83,6 @@ def open_sampler(
     dtype: torch.dtype,
     device: str,
     cache: Path | None,
-    on_layer: Callable[[], None],
     exact: bool,
     pack_layers: bool,
     by_transformers: bool,
@@ -89,13 +94,12 @@ def open_sampler(
             dtype=dtype,
             device=device,
             cache=cache,
-            on_layer=on_layer,
             exact=exact,
             pack_layers=pack_layers,
         )
     from plait.engines.torch.fallback.model import TransformersModel
 
-    return TransformersModel(model_dir, dtype=dtype, device=device, cache=cache, on_layer=on_layer)
+    return TransformersModel(model_dir, dtype=dtype, device=device, cache=cache)
 
 
 def open_trainee(
@@ -105,6 +109,7 @@ def open_trainee(
     device: str,
     exact: bool,
     recompute: bool,
+    pack_head: bool,
     by_transformers: bool,
 ) -> Trainee:
     """The model for a training engine."""
@@ -115,6 +120,7 @@ def open_trainee(
             device=device,
             exact=exact,
             recompute=recompute,
+            pack_head=pack_head,
         )
     from plait.engines.torch.fallback.model import TransformersModel
 

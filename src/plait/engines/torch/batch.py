@@ -97,7 +97,7 @@ class Batcher:
         n_decode = len(sequences)
         last = sequences[-1].policy if sequences else None
         chunks = sorted(
-            plan.chunks, key=lambda c: (c.sequence.policy != last, _order(c.sequence.policy))
+            plan.chunks, key=lambda c: (c.sequence.policy != last, order(c.sequence.policy))
         )
         tokens = [s.tokens[-1] for s in sequences]
         positions = np.fromiter((s.n_cached for s in sequences), np.int64, n_decode)
@@ -142,7 +142,7 @@ class Batcher:
         """The decoding sequences in row order, with the block table up to date."""
         if plan.decodes != self._planned:
             self._planned = list(plan.decodes)
-            self._sequences = sorted(plan.decodes, key=lambda s: _order(s.policy))
+            self._sequences = sorted(plan.decodes, key=lambda s: order(s.policy))
             self._row = {s: i for i, s in enumerate(self._sequences)}
             self._table = np.full((len(self._sequences), 1), self._kv.null_block, dtype=np.int64)
             changed = self._sequences
@@ -292,6 +292,7 @@ def _in_order(index: np.ndarray) -> bool:
     return bool((index == np.arange(len(index))).all())
 
 
-def _order(policy: Policy) -> tuple[str, int]:
+def order(policy: Policy) -> tuple[str, int]:
+    """Policies in the order of a step's rows."""
     run_id, version = policy
     return run_id, -1 if version is None else version

@@ -10,6 +10,7 @@ Shapes: N rows of the step, B of them decoding; K key-value heads, G query heads
 E head size. Query heads are folded into the query length, so keys and values are never repeated.
 """
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -21,8 +22,15 @@ from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.views import ChunkView, DecodeView
 
 
+class _Buffers(threading.local):
+    """Where keys and values are gathered, of each thread its own."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.found = [like.new_empty((2, 1, 0)) for _ in range(2)]
+
+
 class KV:
-    """The cache's memory."""
+    """The cache's memory. Several threads may read it, and write to slots that are not others'."""
 
     def __init__(
         self,
@@ -42,7 +50,7 @@ class KV:
         self._layers = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(arch.n_layers)
         ]
-        self._buffers = [self._layers[0].new_empty((2, 1, 0)) for _ in range(2)]
+        self._buffers = _Buffers(self._layers[0])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -167,9 +175,9 @@ class KV:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[K, n, T, E]`` of ``n`` equally long lists of blocks.
 
-        On a CPU they lie in a buffer that the next call overwrites: new memory for every layer
-        would cost more than the copy. On CUDA new memory costs nothing, and a recorded step may not
-        share any with others.
+        On a CPU they lie in a buffer that this thread's next call overwrites: new memory for every
+        layer would cost more than the copy. On CUDA new memory costs nothing, and a recorded step
+        may not share any with others.
         """
         a, size = self._arch, self.block_size
         if self._layers[layer].device.type != "cpu":
@@ -177,9 +185,10 @@ class KV:
             k, v = found.view(2, a.n_kv_heads, n, -1, a.head_dim).unbind(0)
             return k, v
         shape = (2, a.n_kv_heads, blocks.shape[0], size, a.head_dim)
-        if self._buffers[which].shape[2:3] != shape[2:3]:
-            self._buffers[which] = self._layers[layer].new_empty(shape)
-        buffer = self._buffers[which]
+        buffers = self._buffers.found
+        if buffers[which].shape[2:3] != shape[2:3]:
+            buffers[which] = self._layers[layer].new_empty(shape)
+        buffer = buffers[which]
         torch.index_select(self._layers[layer], 2, blocks, out=buffer)
         k, v = buffer.view(2, a.n_kv_heads, n, -1, a.head_dim).unbind(0)
         return k, v

@@ -1,6 +1,6 @@
 """Own: our short forward over mapped, fused weights, as the engines see a model (``base``)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,13 +13,13 @@ from plait.engines.torch.frame import Parts
 from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.kv import KV
 from plait.engines.torch.model import Adapters, Rope, forward
-from plait.engines.torch.packed import make_linear
+from plait.engines.torch.packed import make_linear, packed_head
 from plait.engines.torch.stack import Stack
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.params import RunParams
-from plait.engines.torch.train.products import PLAIN, Exact
+from plait.engines.torch.train.products import Exact, Plain, Products
 from plait.engines.torch.weights import load_weights
 
 
@@ -27,6 +27,7 @@ class OwnSampler:
     """``base.Sampler``."""
 
     shares = True
+    side_by_side = True
 
     def __init__(
         self,
@@ -35,7 +36,6 @@ class OwnSampler:
         dtype: torch.dtype,
         device: str,
         cache: Path | None,
-        on_layer: Callable[[], None],
         exact: bool,
         pack_layers: bool,
     ) -> None:
@@ -47,9 +47,10 @@ class OwnSampler:
         self._linear, self.least_rows = make_linear(self.weights, layers=pack_layers or exact)
         self._exact, self._silu = exact, silu if exact else F.silu
         self._rope = Rope(self.arch, self.device, dtype)
-        self._on_layer = on_layer
 
-    def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
+    def hidden(
+        self, batch: Batch, kv: KV, adapters: Adapters | None, on_layer: OnLayer
+    ) -> torch.Tensor:
         """``h_ND`` of one step."""
         return forward(
             self.weights,
@@ -59,7 +60,7 @@ class OwnSampler:
             adapters=adapters,
             linear=self._linear,
             silu=self._silu,
-            on_layer=self._on_layer,
+            on_layer=on_layer,
         )
 
     def logits(self, h_RD: torch.Tensor, adapters: Adapters) -> torch.Tensor:
@@ -95,13 +96,17 @@ class OwnTrainee:
         device: str,
         exact: bool,
         recompute: bool,
+        pack_head: bool,
     ) -> None:
         if exact:
             check_exact(dtype, device)
         self.weights = load_weights(model_dir, dtype=dtype, device=device)
         self.arch, self.device = self.weights.arch, self.weights.device
         self.head_VD = self.weights.head
-        self._by = Exact(make_linear(self.weights)[0]) if exact else PLAIN
+        if exact:
+            self._by: Products = Exact(make_linear(self.weights)[0])
+        else:
+            self._by = Plain(packed_head(self.weights) if pack_head else None)
         self._rope = Rope(self.arch, self.device, dtype)
         self._recompute = recompute
 

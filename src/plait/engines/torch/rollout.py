@@ -1,13 +1,15 @@
 """Rollout: continuous batching over many adapters, one forward step at a time.
 
 The loop is *plan → batch → forward → score and draw → note*; who takes part is ``schedule``'s
-decision, which requests make sense is ``intake``'s. Holds no clock and no thread; not thread-safe.
+decision, what is carried out side by side ``halves``', which requests make sense ``intake``'s.
+Holds no clock and no thread; not thread-safe.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,18 +26,23 @@ from plait.engines.torch import moving
 from plait.engines.torch.base import open_sampler
 from plait.engines.torch.batch import Batch, Batcher
 from plait.engines.torch.blocks import Blocks, Policy
+from plait.engines.torch.halves import LEAST_ROWS, halves
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.noise import draw_keys
 from plait.engines.torch.packed import one_row, plain_rows
 from plait.engines.torch.replays import Key
-from plait.engines.torch.sampling import draw
+from plait.engines.torch.sampling import Draws, draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
+from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
+
+LANES = 2
+"""Parts of a step at once on a CPU, however many cores it has."""
 
 
 @dataclass(slots=True)
@@ -62,6 +69,7 @@ class TorchRollout:
         prefix_cache: bool = True,
         pack_layers: bool = True,
         exact: bool = False,
+        lanes: int = LANES,
         by_transformers: bool = False,
         on_layer: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
@@ -83,7 +91,6 @@ class TorchRollout:
             dtype=dtype,
             device=device,
             cache=cache,
-            on_layer=on_layer,
             exact=exact,
             pack_layers=pack_layers,
             by_transformers=by_transformers,
@@ -105,13 +112,18 @@ class TorchRollout:
         self._scheduler = Scheduler(
             self._blocks, max_seqs=max_seqs, max_batch_tokens=max_batch_tokens
         )
-        self._batcher = Batcher(
-            self._kv,
-            device,
-            least_rows=self._model.least_rows,
-            exact=exact,
-            share=self._model.shares,
-        )
+        at_once = self._model.side_by_side and on_cpu and not exact
+        self._lanes = Lanes(lanes if at_once else 1, on_layer)
+        self._batchers = [
+            Batcher(
+                self._kv,
+                device,
+                least_rows=self._model.least_rows,
+                exact=exact,
+                share=self._model.shares,
+            )
+            for _ in range(self._lanes.n)
+        ]
         self._requests: dict[OpId, Request] = {}
         self._adapters: dict[Policy, _Loaded] = {}
         self._n_preempted = 0
@@ -212,7 +224,8 @@ class TorchRollout:
         moves, n_preempted = self._scheduler.resize(n_blocks)
         self._n_preempted += n_preempted
         self._kv.resize(n_blocks, moves)
-        self._batcher.reset()
+        for batcher in self._batchers:
+            batcher.reset()
         if self._graphs is not None:
             self._graphs.forget()
 
@@ -226,23 +239,33 @@ class TorchRollout:
         n_evicted = self._blocks.n_evicted
         plan = self._scheduler.plan()
         key = None if self._graphs is None else self._graphs.key_of(plan)
-        batch = self._batcher.build(plan, static=key is not None)
+        batches = self._build(plan, key)
+        n_tokens = sum(batch.n_tokens for batch in batches)
         over: list[Request] = []
-        if batch.n_tokens:
+        if n_tokens:
             try:
-                over = self._run(plan, batch, key)
+                over = self._run(plan, batches, key)
             except RuntimeError as e:  # torch's own, out of memory included
                 self._scheduler.preempt_all()
                 first = str(e).strip().splitlines()[0]
                 raise EngineError(
-                    f"a step of {batch.n_tokens} tokens failed ({first}); its samples are kept"
+                    f"a step of {n_tokens} tokens failed ({first}); its samples are kept"
                 ) from e
-        return self._report(plan, batch, over, n_evicted)
+        return self._report(plan, batches, over, n_evicted)
 
-    def _run(self, plan: Plan, batch: Batch, key: Key | None) -> list[Request]:
+    def _build(self, plan: Plan, key: Key | None) -> list[Batch]:
+        """What is to be computed: a batch, or two that are carried out side by side."""
+        if key is not None:
+            return [self._batchers[0].build(plan, static=True)]
+        parts: tuple[Plan, ...] = (plan,)
+        if self._lanes.n > 1 and torch.get_num_threads() > 1:
+            parts = halves(plan, max(LEAST_ROWS, self._model.least_rows()))
+        return [b.build(part) for b, part in zip(self._batchers, parts, strict=False)]
+
+    def _run(self, plan: Plan, batches: Seq[Batch], key: Key | None) -> list[Request]:
         self._kv.copy(plan.copies)
         self._kv.clear(plan.fresh)
-        touched = self._replay(plan, batch, key) if key else self._forward(plan, batch)
+        touched = self._replay(plan, batches[0], key) if key else self._forward(plan, batches)
         over = [r for r in dict.fromkeys(touched) if r.failure or r.is_over]
         for request in over:
             self._close(request)
@@ -252,31 +275,45 @@ class TorchRollout:
         """A step of decoding rows alone; returns the requests that it may have ended."""
         logits_BV = self._graphs.logits(key, batch)
         if logits_BV is None:
-            return self._forward(plan, self._batcher.build(plan))
+            return self._forward(plan, self._build(plan, None))
         self._scheduler.advance(plan)
-        return self._draw(batch, logits_BV)
+        return self._take(batch, self._draw(batch, logits_BV))
 
-    def _forward(self, plan: Plan, batch: Batch) -> list[Request]:
+    def _forward(self, plan: Plan, batches: Seq[Batch]) -> list[Request]:
         """Any step; returns the requests that it may have ended."""
-        segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
-        lora = LoraBatch(segments, lone_rows=self._lone_rows())
-        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora)
+        works = [partial(self._compute, batch) for batch in batches]
+        made = [result() for result in self._lanes.run(works)]
         self._scheduler.advance(plan)
-        touched = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows, lora))
-        if batch.draws:
-            touched += self._draw(batch, self._head(h_ND, batch.draw_rows, lora))
+        touched: list[Request] = []
+        for batch, (sick, draws) in zip(batches, made, strict=True):
+            touched += sick
+            touched += [] if draws is None else self._take(batch, draws)
         return touched
 
-    def _draw(self, batch: Batch, logits_RV: torch.Tensor) -> list[Request]:
-        """Draw the next token of every row that is due; returns the requests that it may have
-        ended."""
-        found = draw(
+    @torch.inference_mode()
+    def _compute(self, batch: Batch, on_layer: OnLayer) -> tuple[list[Request], Draws | None]:
+        """A batch by itself: the requests whose prompts' logits are not finite, and what is drawn.
+        Touches nothing that another has a part in."""
+        segments = [(s.start, s.end, self._pieces(s.policy)) for s in batch.segments]
+        lora = LoraBatch(segments, lone_rows=self._lone_rows())
+        h_ND = self._model.hidden(batch, self._kv, None if lora.is_empty else lora, on_layer)
+        sick = score_prompts(batch.scored, lambda rows: self._head(h_ND, rows, lora))
+        if not batch.draws:
+            return sick, None
+        return sick, self._draw(batch, self._head(h_ND, batch.draw_rows, lora))
+
+    def _draw(self, batch: Batch, logits_RV: torch.Tensor) -> Draws:
+        """The next token of every row that is due."""
+        return draw(
             logits_RV,
             [s.request.op.params for s in batch.draws],
             draw_keys([s.stream for s in batch.draws], [s.n_drawn for s in batch.draws]),
             [s.request.op.topk_logprobs for s in batch.draws],
             apart=self._exact,
         )
+
+    def _take(self, batch: Batch, found: Draws) -> list[Request]:
+        """Give each sample its token; returns the requests that this may have ended."""
         touched: list[Request] = []
         drawn = zip(found.tokens_R, found.logprobs_R, found.topk_R, strict=True)
         for s, one, ok in zip(batch.draws, drawn, found.ok_R, strict=True):
@@ -306,14 +343,17 @@ class TorchRollout:
         place = {row: i for i, row in enumerate(distinct)}
         return logits[torch.tensor([place[r] for r in rows], device=logits.device)]
 
-    def _report(self, plan: Plan, batch: Batch, over: list[Request], n_evicted: int) -> ForwardStep:
+    def _report(
+        self, plan: Plan, batches: Seq[Batch], over: list[Request], n_evicted: int
+    ) -> ForwardStep:
         """``n_evicted``: before the step."""
         by_run: Counter[RunId] = Counter()
-        for segment in batch.segments:
-            by_run[segment.policy[0]] += min(segment.end, batch.n_tokens) - segment.start
+        for batch in batches:
+            for segment in batch.segments:
+                by_run[segment.policy[0]] += min(segment.end, batch.n_tokens) - segment.start
         n_preempted, self._n_preempted = plan.n_preempted + self._n_preempted, 0
         return ForwardStep(
-            n_tokens=batch.n_tokens,
+            n_tokens=sum(batch.n_tokens for batch in batches),
             n_prefill_tokens=sum(c.n for c in plan.chunks),
             n_running=len(self._scheduler.running),
             n_waiting=len(self._scheduler.waiting),

@@ -50,7 +50,6 @@ class TransformersModel:
         dtype: torch.dtype,
         device: str,
         cache: Path | None = None,
-        on_layer: Callable[[], None] = lambda: None,
         recompute: bool = False,
     ) -> None:
         """ModelError if the model does not compute what ``transformers`` alone does."""
@@ -65,14 +64,16 @@ class TransformersModel:
             self.arch, self.shares = found.sizes(model_dir, linears, head), found.is_plain
             score = partial(self.logprobs, params=[None], on_layer=lambda: None)
             try_out(model, self._board, score, self.device, str(model_dir))
-        self._board.on_layer = on_layer
         if recompute:
             for module in model.modules():
                 if isinstance(module, GradientCheckpointingLayer):
                     module.forward = _recomputing(module.forward)
 
-    def hidden(self, batch: Batch, kv: KV, adapters: Adapters | None) -> torch.Tensor:
+    def hidden(
+        self, batch: Batch, kv: KV, adapters: Adapters | None, on_layer: OnLayer
+    ) -> torch.Tensor:
         """Final hidden states ``h_ND`` of one step of sampling."""
+        self._board.on_layer = on_layer
         self._board.answer, self._board.project = cached(kv, batch), _adding(adapters)
         return self._hidden(batch.tokens_N, batch.positions_N)
 
