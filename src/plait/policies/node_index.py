@@ -60,8 +60,9 @@ class Index:
     entries: dict[str, Entry]
     changed: tuple[GroupFacts, ...]
     """Those that have changed by themselves: a run has left, a demand has drifted."""
-    left: frozenset[str]
-    """Runs that are not where they were."""
+    left: tuple[str, ...]
+    """Runs that are not where they were, in the order of their groups: what a tenant has is a sum
+    of floats, and the order of a set differs from process to process."""
     freed: bool
     """Somebody who found no place before may find one now."""
 
@@ -92,16 +93,16 @@ def refresh(
     entries: dict[str, Entry]
     if suspects is None:
         entries = {g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups}
-        gone = old.keys() - entries.keys()
+        gone = [group_id for group_id in old if group_id not in entries]
     else:
-        entries, gone = old | made, set()
+        entries, gone = old | made, []
     before = {group_id: old[group_id] for group_id in (*made, *gone) if group_id in old}
     there = {run.run_id for group in stale for run in group.runs}
     return Index(
         horizon_s=horizon_s,
         entries=entries,
         changed=changed,
-        left=frozenset(r for known in before.values() for r, *_ in known["key"] if r not in there),
+        left=tuple(r for known in before.values() for r, *_ in known["key"] if r not in there),
         freed=any(_freed(before.get(group_id), now) for group_id, now in made.items()),
     )
 

@@ -26,7 +26,7 @@ distance of two phases is not worth a disturbance."""
 class GroupRing:
     """Of one group with these runs, on one horizon."""
 
-    __slots__ = ("_shift", "entry", "horizon_s", "load", "number", "runs")
+    __slots__ = ("_joined", "_shift", "entry", "horizon_s", "load", "number", "runs")
 
     def __init__(self, runs: Sequence[PlacedRun], horizon_s: float) -> None:
         self.runs, self.horizon_s = runs, horizon_s
@@ -37,6 +37,8 @@ class GroupRing:
         self.number: tuple[int, int] | None = None
         """In which numbering, and which (``node_search``)."""
         self._shift: tuple[Binding, ...] | None = None
+        self._joined: tuple[PlacedRun, "GroupRing"] | None = None
+        """Who joined last, and what came of it."""
 
     def made(self) -> Entry:
         """The entry."""
@@ -45,10 +47,12 @@ class GroupRing:
         return self.entry
 
     def joined(self, run: PlacedRun) -> "GroupRing":
-        """With one run more."""
-        ring = GroupRing((*self.runs, run), self.horizon_s)
-        ring.entry = node_index.entry(ring.runs, self.horizon_s, self.entry)
-        return ring
+        """With one run more; the same where the same run joins again."""
+        if self._joined is None or self._joined[0] != run:
+            ring = GroupRing((*self.runs, run), self.horizon_s)
+            ring.entry = node_index.entry(ring.runs, self.horizon_s, self.entry)
+            self._joined = run, ring
+        return self._joined[1]
 
     def shift(self, group: GroupFacts) -> tuple[Binding, ...]:
         """Better phases for its runs, where their demand has drifted."""
