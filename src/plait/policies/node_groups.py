@@ -67,12 +67,14 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        table = take(state, GroupTable) or GroupTable()
-        as_left = table.entries is state.get("groups")
-        suspects = table.suspects(view.groups) if as_left else None
+        table, suspects = take(state, GroupTable), None
+        if table is None or table.entries is not state.get("groups"):
+            table = GroupTable()
+        else:
+            suspects = table.suspects(view.groups)
         index = node_index.refresh(state, view, suspects, table.entry)
         self._changed = index.changed
-        self._table = table if as_left else GroupTable()
+        self._table = table
         self._table.follow(view.groups, index.entries, index.horizon_s, suspects)
         self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)

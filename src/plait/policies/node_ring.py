@@ -37,7 +37,7 @@ class GroupRing:
         self.number: tuple[int, int] | None = None
         """In which numbering, and which (``node_search``)."""
         self._shift: tuple[Binding, ...] | None = None
-        self._joined: tuple[PlacedRun, "GroupRing"] | None = None
+        self._joined: tuple[PlacedRun, GroupRing] | None = None
         """Who joined last, and what came of it."""
 
     def made(self) -> Entry:
