@@ -103,3 +103,13 @@ def test_only_the_group_that_a_run_leaves_is_told_anew(monkeypatch) -> None:
     )
     assert after["g2"].n_devices == 0
     assert after["g2"] is before["g2"]
+
+
+def test_the_garbage_collector_forgets_what_is_drawn() -> None:
+    """Thousands of draws are kept at once: it would go through all their samples each time."""
+    for turns in ((1.0,), (0.5, 0.5)):
+        draw = draw_step(job(turns=turns, groups=4, samples=4), 0)
+        for _ in range(2):  # the samples' own, then those of them
+            gc.collect()
+        parts = (draw.prompts, draw.responses, draw.waits_s, draw.results)
+        assert not any(map(gc.is_tracked, parts))

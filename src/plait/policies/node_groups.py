@@ -25,12 +25,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from plait.core.ids import RunId
-from plait.core.placement import Binding, GroupFacts, PlacementPlan, PlacementView, WaitingRun
+from plait.core.placement import Binding, PlacementPlan, PlacementView, WaitingRun
 from plait.core.plan import LazyWaits, Wait
-from plait.policies import node_index, node_queue, reservation, rings, waits
+from plait.policies import node_index, node_queue, reservation, waits
 from plait.policies.kept import Kept, take
 from plait.policies.node_search import GroupTable, Refusal, Spot
 from plait.policies.protocol import State
@@ -40,9 +38,6 @@ TRIES = 32
 """Searches in vain per decision; who is behind them is looked at in the next. One over 1,250 groups
 takes some tenths of a millisecond."""
 NEXT = Refusal(reason=waits.BEHIND, detail="it is looked at after those before it")
-REPHASE = 0.02
-"""Of the horizon: by so much the overlap must fall for a bound run to be shifted; less than the
-distance of two phases is not worth a disturbance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +67,14 @@ class _Decision:
         for run in view.waiting:
             if run.run_id not in before:
                 node_index.check(run.demand, run.run_id)
-        table = take(state, GroupTable) or GroupTable()
-        as_left = table.entries is state.get("groups")
-        suspects = table.suspects(view.groups) if as_left else None
-        index = node_index.refresh(state, view, suspects)
+        table, suspects = take(state, GroupTable), None
+        if table is None or table.entries is not state.get("groups"):
+            table = GroupTable()
+        else:
+            suspects = table.suspects(view.groups)
+        index = node_index.refresh(state, view, suspects, table.entry)
         self._changed = index.changed
-        self._table = table if as_left else GroupTable()
+        self._table = table
         self._table.follow(view.groups, index.entries, index.horizon_s, suspects)
         self._epoch = int(state.get("epoch", 0)) + index.freed
         self._places = node_queue.enter(before, view.waiting)
@@ -95,7 +92,7 @@ class _Decision:
     def run(self) -> tuple[PlacementPlan, State]:
         """The plan and the new state."""
         table = self._table
-        shift = tuple(b for g in self._changed for b in _rephased(g, table.horizon_s))
+        shift = tuple(b for group in self._changed for b in table.shift(group))
         queue, overdue = node_queue.order(
             self._places, self._waiting, self._tenants, self._since_overdue, self._eligible
         )
@@ -191,26 +188,6 @@ class _Decision:
         n, devices = self._tenants.pop(kept["tenant"], (0, 0.0))
         if n + sign > 0:
             self._tenants[kept["tenant"]] = [n + sign, devices + sign * kept["devices"]]
-
-
-def _rephased(group: GroupFacts, horizon_s: float) -> Iterator[Binding]:
-    """Better phases for the runs of a group whose demand has drifted, one run after the other."""
-    if len(group.runs) < 2 or any(run.demand is None for run in group.runs):
-        return
-    traces = {r.run_id: rings.project(r.demand, r.phase_s, horizon_s) for r in group.runs}
-    load = sum(traces.values(), rings.nothing())
-    for run in group.runs:
-        over = float(np.maximum(load - rings.CAPACITY, 0.0).sum())
-        if over < REPHASE * rings.BINS:
-            return
-        rest = load - traces[run.run_id]
-        shifts, phases_s = rings.phases(run.demand, horizon_s)
-        tried = rings.shifted(rings.project(run.demand, 0.0, horizon_s), shifts)
-        overs = rings.overlaps(rest, tried)
-        best = int(overs.argmin())
-        if over - float(overs[best]) >= REPHASE * rings.BINS:
-            load = rest + tried[best]
-            yield Binding(run_id=run.run_id, group_id=group.group_id, phase_s=float(phases_s[best]))
 
 
 class Told(LazyWaits):

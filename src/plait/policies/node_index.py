@@ -8,9 +8,11 @@ it is, so a decision costs what has changed.
 Left to others: choosing (``node_groups``), projecting (``rings``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from plait.core.errors import ConfigError
 from plait.core.placement import Demand, GroupFacts, PlacedRun, PlacementView
@@ -35,9 +37,11 @@ def fingerprint(runs: Sequence[PlacedRun]) -> int:
     return hash(tuple(() if r.demand is None else r.demand.bins for r in runs))
 
 
-def entry(runs: Sequence[PlacedRun], horizon_s: float) -> Entry:
-    """The entry of a group with these runs, from scratch."""
-    load = sum((rings.project(r.demand, r.phase_s, horizon_s) for r in runs), rings.nothing())
+def entry(runs: Sequence[PlacedRun], horizon_s: float, before: Entry | None = None) -> Entry:
+    """The entry of a group with these runs: from scratch, or from that ``before`` the last came."""
+    sums = rings.nothing() if before is None else np.array(before["load"], dtype=np.float64)
+    fresh = runs if before is None else runs[-1:]
+    load = sum((rings.project(r.demand, r.phase_s, horizon_s) for r in fresh), sums)
     return {
         "key": key(runs),
         "load": load.tolist(),
@@ -56,18 +60,27 @@ class Index:
     entries: dict[str, Entry]
     changed: tuple[GroupFacts, ...]
     """Those that have changed by themselves: a run has left, a demand has drifted."""
-    left: frozenset[str]
-    """Runs that are not where they were."""
+    left: tuple[str, ...]
+    """Runs that are not where they were, in the order of their groups: what a tenant has is a sum
+    of floats, and the order of a set differs from process to process."""
     freed: bool
     """Somebody who found no place before may find one now."""
 
 
+def anew(group: GroupFacts, horizon_s: float) -> Entry:
+    """The entry of a group, from scratch."""
+    return entry(group.runs, horizon_s)
+
+
 def refresh(
-    state: Mapping[str, Any], view: PlacementView, suspects: Sequence[GroupFacts] | None = None
+    state: Mapping[str, Any],
+    view: PlacementView,
+    suspects: Sequence[GroupFacts] | None = None,
+    make: Callable[[GroupFacts, float], Entry] = anew,
 ) -> Index:
     """The index that ``state`` holds (``groups``, ``horizon_s``), brought up to the facts.
     ``suspects``: groups that may differ from it, where the same groups were there before; all by
-    default."""
+    default. ``make``: a group's entry, as ``anew`` makes it."""
     old: dict[str, Entry] = state.get("groups", {})
     known_s = float(state.get("horizon_s", 0.0))
     among = view.groups if suspects is None else suspects
@@ -76,20 +89,20 @@ def refresh(
     longest_s = max((d.period_s for d in demands if d is not None), default=0.0)
     horizon_s = max(known_s, rings.horizon(longest_s))
     stale = changed if horizon_s == known_s else view.groups
-    made: dict[str, Entry] = {group.group_id: entry(group.runs, horizon_s) for group in stale}
+    made: dict[str, Entry] = {group.group_id: make(group, horizon_s) for group in stale}
     entries: dict[str, Entry]
     if suspects is None:
         entries = {g.group_id: made.get(g.group_id) or old[g.group_id] for g in view.groups}
-        gone = old.keys() - entries.keys()
+        gone = [group_id for group_id in old if group_id not in entries]
     else:
-        entries, gone = old | made, set()
+        entries, gone = old | made, []
     before = {group_id: old[group_id] for group_id in (*made, *gone) if group_id in old}
     there = {run.run_id for group in stale for run in group.runs}
     return Index(
         horizon_s=horizon_s,
         entries=entries,
         changed=changed,
-        left=frozenset(r for known in before.values() for r, *_ in known["key"] if r not in there),
+        left=tuple(r for known in before.values() for r, *_ in known["key"] if r not in there),
         freed=any(_freed(before.get(group_id), now) for group_id, now in made.items()),
     )
 

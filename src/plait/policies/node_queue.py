@@ -8,6 +8,7 @@ Invariants: the first of the order that found no place is the *head*; a group is
 (``node_groups``), so it is delayed by those who overtake it, and never for ever.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,6 @@ def settle(places: Places, waiting: Sequence[WaitingRun], bound: Collection[Wait
         if run.run_id in gone:
             continue
         place = places[run.run_id]
-        by = sum(1 for number in latest if number > run.order) if latest else 0
+        by = len(latest) - bisect_right(latest, run.order)
         left[run.run_id] = {**place, "over": place["over"] + by} if by else place
     return left

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plait.core.ids import RunId
-from plait.core.placement import Demand, GroupFacts, GroupId, PlacedRun, WaitingRun
+from plait.core.placement import Binding, Demand, GroupFacts, GroupId, PlacedRun, WaitingRun
 from plait.policies import node_index, rings, waits
 from plait.policies.node_index import Entry
+from plait.policies.node_ring import GroupRing
 from plait.policies.node_rooms import Bound, Rooms
 from plait.policies.rings import Floats
 
@@ -40,6 +41,8 @@ OFFERS = 1_000_000
 """Of a demand and a ring, remembered before all is forgotten: some 200 MB."""
 SEAM = 0.5
 """Bins per step that two runs have in common when one follows the other: their ends share bins."""
+NOBODY = GroupRing((), 0.0)
+"""Of a group that has not been looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,6 @@ class GroupTable:
         self.groups: Sequence[GroupFacts] = ()
         self.entries: dict[str, Entry] = {}
         self.horizon_s = 0.0
-        self.runs: list[Sequence[PlacedRun]] = []
         self.place: dict[GroupId, int] = {}
         self.fresh: set[int] = set()
         """Groups that have changed since ``rooms`` was asked."""
@@ -79,6 +81,25 @@ class GroupTable:
         """Groups to which something was bound since the last facts."""
         self._kinds: dict[tuple[Any, ...], int] = {}
         self._kind_of: dict[RunId, tuple[WaitingRun, int]] = {}
+        self._rings: list[GroupRing] = []
+        """As they are now."""
+        self._told: dict[GroupId, GroupRing] = {}
+        """As the last facts have them."""
+        self._numbering = 0
+        self._forget()
+
+    @property
+    def runs(self) -> list[Sequence[PlacedRun]]:
+        """Of each group."""
+        return [ring.runs for ring in self._rings]
+
+    def entry(self, group: GroupFacts, horizon_s: float) -> Entry:
+        """Of the group as these facts have it."""
+        return self._as_told(group, horizon_s).made()
+
+    def shift(self, group: GroupFacts) -> tuple[Binding, ...]:
+        """Better phases for the runs that the facts have on the group."""
+        return self._as_told(group, self.horizon_s).shift(group)
 
     def suspects(self, groups: Sequence[GroupFacts]) -> list[GroupFacts] | None:
         """Groups that may differ from ``entries``; ``None`` where they are not the same groups."""
@@ -99,6 +120,8 @@ class GroupTable:
         """Go on to these groups, of which all but the ``suspects`` are as they were."""
         if len(self._kind_of) > KINDS:
             self._kinds, self._kind_of = {}, {}
+        if len(self._numbers) > RINGS or max(len(self._overlaps), len(self._bearable)) > OFFERS:
+            self._forget()
         if suspects is None or horizon_s != self.horizon_s:
             self._begin(groups)
             places: Sequence[int] = range(len(groups))
@@ -107,19 +130,18 @@ class GroupTable:
         self.groups, self.entries, self.horizon_s, self._added = groups, entries, horizon_s, set()
         for i in places:
             facts = groups[i]
-            self.runs[i] = facts.runs
+            self._rings[i] = self._as_told(facts, horizon_s)
             self.fresh.add(i)
-            self._changed(i)
             self._n[i], self._device[i] = facts.n_devices, facts.device_bytes
             self._host[i] = facts.host_bytes
             self._sum_up(i, entries[facts.group_id])
 
     def _begin(self, groups: Sequence[GroupFacts]) -> None:
         n = len(groups)
-        self.runs = [()] * n
-        self._loads: dict[int, Floats] = {}
+        self._rings = [NOBODY] * n
         self._forget()
         self.place = {group.group_id: i for i, group in enumerate(groups)}
+        self._told = {gid: ring for gid, ring in self._told.items() if gid in self.place}
         self._n = np.zeros(n, dtype=np.int64)
         self._device, self._host = np.zeros(n), np.zeros(n)
         self._taken, self._mean = np.zeros(n), np.zeros(n)
@@ -198,10 +220,9 @@ class GroupTable:
             host_bytes=run.host_bytes,
             slack_s=run.slack_s,
         )
-        self.runs[spot.i] = (*self.runs[spot.i], placed)
         self._added.add(spot.i)
         self.fresh.add(spot.i)
-        self._enter(spot.i)
+        self._enter(spot.i, self._rings[spot.i].joined(placed))
 
     def _best(
         self, run: WaitingRun, prefer: Literal["spread", "pack"], where: NDArray[np.intp]
@@ -225,7 +246,7 @@ class GroupTable:
             found.append((over, place, int(where[k])))
         for _, _, i in sorted(found):
             at = self._phase(run, i)
-            if self._within_slack(run, i, np.roll(base, shifts[at])):
+            if self._is_bearable(run, i, at, base, shifts):
                 return Spot(i=i, phase_s=float(phases_s[at]), mean=mean)
         return None
 
@@ -248,27 +269,40 @@ class GroupTable:
             known = self._phases[key] = self._best_phase(run, i, load)
         return known
 
+    def _is_bearable(
+        self, run: WaitingRun, i: int, at: int, base: Floats, shifts: NDArray[np.intp]
+    ) -> bool:
+        """``_within_slack`` at one of the phases; remembered like the overlap."""
+        slack_s = 0.0 if run.demand is None else run.slack_s
+        key = (self._ring(i), run.demand, slack_s, at)
+        known = self._bearable.get(key)
+        if known is None:
+            known = self._within_slack(run, i, np.roll(base, shifts[at]))
+            self._bearable[key] = known
+        return known
+
     def _ring(self, i: int) -> int:
         """A number, the same whenever the same runs are on a group."""
-        if i not in self._rings:
-            if len(self._numbers) > RINGS or len(self._overlaps) > OFFERS:
-                self._forget()
-            self._rings[i] = self._numbers.setdefault(tuple(self.runs[i]), len(self._numbers))
-        return self._rings[i]
+        ring = self._rings[i]
+        if ring.number is None or ring.number[0] != self._numbering:
+            number = self._numbers.setdefault(tuple(ring.runs), len(self._numbers))
+            ring.number = (self._numbering, number)
+        return ring.number[1]
 
     def _forget(self) -> None:
         """All that was remembered of rings."""
+        self._numbering += 1
         self._numbers: dict[tuple[PlacedRun, ...], int] = {}
-        self._rings: dict[int, int] = {}
         self._overlaps: dict[tuple[int, Demand | None], float] = {}
         """At the best phase."""
         self._phases: dict[tuple[int, Demand | None], int] = {}
+        self._bearable: dict[tuple[int, Demand | None, float, int], bool] = {}
 
     def _best_phase(self, run: WaitingRun, i: int, load: Floats) -> int:
         traces = rings.trials(run.demand, self.horizon_s)
         over = rings.overlaps(load, traces)
         equal = np.flatnonzero(over <= over.min() + ROUNDING)
-        if len(equal) == 1 or run.demand is None or not self.runs[i]:
+        if len(equal) == 1 or run.demand is None or not self._rings[i].runs:
             return int(equal[0])
         step = rings.BINS / rings.steps(run.demand, self.horizon_s)
         wide = rings.widened(load, max(1, round(JITTER * step)))
@@ -282,7 +316,7 @@ class GroupTable:
         traces: list[tuple[Demand | None, Floats, float]] = []
         if run.demand is not None:
             traces.append((run.demand, trace, run.slack_s))
-        for r in self.runs[i]:
+        for r in self._rings[i].runs:
             there = rings.project(r.demand, r.phase_s, self.horizon_s)
             traces.append((r.demand, there, r.slack_s))
         for demand, busy, slack_s in traces:
@@ -293,24 +327,25 @@ class GroupTable:
 
     def _load(self, i: int) -> Floats:
         """The ring of a group; made anew if its traces have drifted and its periods have not."""
-        if i not in self._loads:
+        ring = self._rings[i]
+        if ring.load is None:
             entry = self.entries[self.groups[i].group_id]
-            if entry["print"] != node_index.fingerprint(self.runs[i]):
-                self._enter(i)
-            else:
-                self._loads[i] = np.array(entry["load"], dtype=np.float64)
-        return self._loads[i]
+            if ring.entry is None and entry["print"] != node_index.fingerprint(ring.runs):
+                self._enter(i, ring)
+                entry = ring.made()
+            ring.load = np.array(entry["load"], dtype=np.float64)
+        return ring.load
 
-    def _changed(self, i: int) -> None:
-        """What was known of the group's ring is out of date."""
-        self._loads.pop(i, None)
-        self._rings.pop(i, None)
+    def _as_told(self, group: GroupFacts, horizon_s: float) -> GroupRing:
+        """Of the facts; the same while they are."""
+        ring = self._told.get(group.group_id)
+        if ring is None or ring.runs is not group.runs or ring.horizon_s != horizon_s:
+            ring = self._told[group.group_id] = GroupRing(group.runs, horizon_s)
+        return ring
 
-    def _enter(self, i: int) -> None:
-        self._changed(i)
-        entry = node_index.entry(self.runs[i], self.horizon_s)
-        self.entries[self.groups[i].group_id] = entry
-        self._loads[i] = np.array(entry["load"], dtype=np.float64)
+    def _enter(self, i: int, ring: GroupRing) -> None:
+        self._rings[i] = ring
+        entry = self.entries[self.groups[i].group_id] = ring.made()
         self._sum_up(i, entry)
 
 

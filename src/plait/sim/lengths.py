@@ -10,7 +10,6 @@ Long problems are long for all samples of their group. Each draw goes through a 
 more of them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -38,16 +37,16 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, kw_only=True)
 class StepDraw:
     """Tokens and waits of one step; samples in group order. Without slots, for what is summed up
-    once: a draw is rolled out many times. In tuples, since the garbage collector goes through the
-    lists of a large cluster's samples again and again."""
+    once: a draw is rolled out many times. In tuples all through: the garbage collector goes through
+    the lists of a large cluster's samples again and again, and forgets tuples of numbers."""
 
-    prompts: Sequence[int]
+    prompts: tuple[int, ...]
     """Of each group."""
-    responses: Sequence[tuple[int, ...]]
+    responses: tuple[tuple[int, ...], ...]
     """Of each sample, by turn."""
-    waits_s: Sequence[tuple[float, ...]]
+    waits_s: tuple[tuple[float, ...], ...]
     """Of each sample, between its turns."""
-    results: Sequence[tuple[int, ...]]
+    results: tuple[tuple[int, ...], ...]
     """Tokens that come back with each wait."""
     recorded: RecordedStep | None = None
     """Where this is no draw."""
@@ -95,13 +94,15 @@ def draw_step(
         own = rng(what).standard_normal((n, columns))
         return sqrt(correlation) * of_group[:, None] + sqrt(1.0 - correlation) * own
 
-    prompts = _tokens(spec.prompt, rng("prompt").standard_normal(spec.groups), step).tolist()
+    prompts_G = _tokens(spec.prompt, rng("prompt").standard_normal(spec.groups), step)
+    prompts = tuple(prompts_G.tolist())
     most = len(spec.turns)
     if most == 1:
         lengths = _tokens(spec.response, normals("response", 1)[:, 0], step).tolist()
         limit = spec.limit or max(lengths)
-        responses = [(min(length, limit),) for length in lengths]
-        return StepDraw(prompts=prompts, responses=responses, waits_s=[()] * n, results=[()] * n)
+        responses = tuple((min(length, limit),) for length in lengths)
+        none = ((),) * n
+        return StepDraw(prompts=prompts, responses=responses, waits_s=none, results=none)
     shares = np.cumsum(spec.turns) / sum(spec.turns)
     quantiles = _quantiles(normals("turns", 1)[:, 0])
     turns = (1 + np.searchsorted(shares, quantiles, side="right")).clip(max=most).tolist()
@@ -121,9 +122,9 @@ def draw_step(
         ]
     return StepDraw(
         prompts=prompts,
-        responses=[tuple(row[:k]) for row, k in zip(lengths, turns, strict=True)],
-        waits_s=[tuple(row[: k - 1]) for row, k in zip(waits_s, turns, strict=True)],
-        results=[tuple(row[: k - 1]) for row, k in zip(results, turns, strict=True)],
+        responses=tuple(tuple(row[:k]) for row, k in zip(lengths, turns, strict=True)),
+        waits_s=tuple(tuple(row[: k - 1]) for row, k in zip(waits_s, turns, strict=True)),
+        results=tuple(tuple(row[: k - 1]) for row, k in zip(results, turns, strict=True)),
     )
 
 
