@@ -22,7 +22,7 @@ from plait.core.ids import JobId, RunId, TenantId
 from plait.core.text import told
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
-from plait.rewards import sandbox
+from plait.cluster import sandbox
 from plait.service.heavy import Heavy
 from plait.service.jobs_api import allowance
 from plait.service.jobs_api.course import Course
