@@ -8,9 +8,9 @@ import pytest
 from edge_support import ROWS, edge, job, until
 from jobs_support import FILES, ended, file_of, submit
 
+from plait.cluster import sandbox
 from plait.core.errors import ConfigError
 from plait.core.ids import TenantId
-from plait.cluster import sandbox
 from plait.service.jobs_api import desk as desk_module
 from plait.service.jobs_api.submission import MAX_TEXT
 from plait.service.ports import Who

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plait.core.errors import ConfigError
 from plait.cluster import sandbox
+from plait.core.errors import ConfigError
 from plait.rewards.pool import RewardPool
 
 NOSY = """

@@ -75,7 +75,9 @@ class Channel:
         if self._reason:
             return
         self.tell({"kind": "cancel", "number": number})
-        why = f"its event loop was blocked: a sample that was given up did not stop in {GRACE_S:g} s"
+        why = (
+            f"its event loop was blocked: a sample that was given up did not stop in {GRACE_S:g} s"
+        )
         loop = asyncio.get_running_loop()
         self._given_up[number] = loop.call_later(GRACE_S, self._end, why)
 

@@ -69,8 +69,8 @@ class Done(_Reply):
 
 
 def read_reply(kind: type[M], body: bytes) -> M:
-    """A reply of that kind; EnvironmentFailure with what the user's code raised, or if it is none.
-    """
+    """A reply of that kind; EnvironmentFailure with what the user's code raised, or if it is no
+    such reply."""
     if body.startswith(b'{"error":'):
         raise EnvironmentFailure(_read(Failed, body).error)
     return _read(kind, body)

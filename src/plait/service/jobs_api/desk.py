@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from plait.cluster import sandbox
 from plait.core.errors import NotFound, PlaitError, RequestError, RunEnded
 from plait.core.ids import JobId, RunId, TenantId
 from plait.core.text import told
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
-from plait.cluster import sandbox
 from plait.service.heavy import Heavy
 from plait.service.jobs_api import allowance
 from plait.service.jobs_api.course import Course
