@@ -91,8 +91,9 @@ class Channel:
             answer.set_result(body)
 
     def _end(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._reading.cancel()
+        if not self._reason:  # else it is being ended: that takes a moment, and is not disturbed
+            self._reason = reason
+            self._reading.cancel()
 
     async def _read(self) -> None:
         try:
