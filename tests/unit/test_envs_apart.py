@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from plait.cluster import sandbox
+from plait.cluster.limits import FIRST_TO_GO
 from plait.core.errors import ConfigError, EnvironmentFailure
 from plait.envs.apart import channel as channel_module
 from plait.envs.apart import source as source_module
@@ -97,9 +98,8 @@ class Env:
         os.wait()
         return Turn(reward=0.25)
 
-    async def detaches(self, file):
-        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        pathlib.Path(file).write_text(f"{os.getpid()} {child.pid}")
+    async def detaches(self, seconds):
+        subprocess.Popen(["sleep", seconds], start_new_session=True)
         return Turn(done=False)
 
     async def writes(self, what):
@@ -185,6 +185,8 @@ class Odd(Source):
 """
 needs_bubblewrap = pytest.mark.skipif(not sandbox.available(), reason="no bubblewrap here")
 SOON_S = 30.0
+MARK = f"600.{os.getpid()}"
+"""How long a process of these tests sleeps that is to be found among all of a machine."""
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=needs_bubblewrap)], ids=["bare", "boxed"])
@@ -256,8 +258,20 @@ def lives(pid: int) -> bool:
     return state != "Z"
 
 
-def pids(file: Path) -> list[int]:
-    return [int(word) for word in file.read_text().split()] if file.exists() else []
+def first_to_go(pid: int) -> bool:
+    return Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == str(FIRST_TO_GO)
+
+
+def marked() -> list[int]:
+    """The process that sleeps for ``MARK`` seconds, and the one that started it."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"sleep\0{MARK}".encode() in (place / "cmdline").read_bytes():
+                after = (place / "stat").read_text().rpartition(")")[2].split()
+                return [int(place.name), int(after[1])]
+        except OSError:
+            continue
+    return []
 
 
 async def test_it_is_a_source_like_any_other(home: Path, byte_model: Path, boxed: bool) -> None:
@@ -448,58 +462,39 @@ async def test_a_copy_that_was_forked_answers_nothing(
             assert (await told.says("right")).reward == 1.0
 
 
-async def test_what_it_started_ends_with_it(home: Path, byte_model: Path) -> None:
-    file = home.parent / "pids"
-    async with opened(home, byte_model) as told:
-        await told.says(f"detaches {file}")
-        assert all(lives(pid) for pid in pids(file))
-    assert len(pids(file)) == 2
-    await until(lambda: not any(lives(pid) for pid in pids(file)))
+async def test_what_it_started_ends_with_it(home: Path, byte_model: Path, boxed: bool) -> None:
+    async with opened(home, byte_model, boxed=boxed) as told:
+        await told.says(f"detaches {MARK}")
+        family = marked()
+        assert len(family) == 2
+        for pid in family:
+            assert first_to_go(pid)
+    await until(lambda: not any(lives(pid) for pid in family))
 
 
-@needs_bubblewrap
-async def test_what_it_started_in_a_sandbox_ends_with_it(home: Path, byte_model: Path) -> None:
-    def inside() -> list[int]:
-        found = []
-        for place in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                if b"sleep\x00600" in place.read_bytes():
-                    found.append(int(place.parent.name))
-            except OSError:
-                continue
-        return found
-
-    before = set(inside())
-    async with opened(home, byte_model, boxed=True) as told:
-        await told.says("detaches /tmp/pids")
-        new = set(inside()) - before
-        assert new
-    await until(lambda: not any(lives(pid) for pid in new))
-
-
-async def test_it_ends_with_its_parent(home: Path, byte_model: Path) -> None:
+async def test_it_ends_with_its_parent(home: Path, byte_model: Path, boxed: bool) -> None:
     """``kill -9`` of the server leaves neither the process nor what it has started."""
-    file = home.parent / "pids"
     code = (
         "import asyncio\nfrom pathlib import Path\n"
         "from plait.envs.apart.source import ApartSource, Place\n"
         "from plait.models.tokenizer import Tokenizer\n"
         "async def main():\n"
         f"    model = Path({str(byte_model)!r})\n"
-        f"    place = Place(sys_path=({str(home)!r},), model_dir=model, sandboxed=False)\n"
+        f"    place = Place(sys_path=({str(home)!r},), model_dir=model, sandboxed={boxed})\n"
         "    source = ApartSource('mine:Source', {}, seed=1, place=place)\n"
         "    await source.open()\n"
         "    one, two = source.make(0, 'train'), source.make(1, 'train')\n"
         "    await one.start()\n    await two.start()\n"
-        f"    await one.step(Tokenizer(model).encode('detaches {file}'))\n"
+        f"    await one.step(Tokenizer(model).encode('detaches {MARK}'))\n"
         "    await two.step(Tokenizer(model).encode('blocks'))\n"
         "asyncio.run(main())"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-    await until(lambda: len(pids(file)) == 2)
+    await until(lambda: len(marked()) == 2)
+    family = marked()
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
-    await until(lambda: not any(lives(pid) for pid in pids(file)))
+    await until(lambda: not any(lives(pid) for pid in family))
 
 
 async def test_what_it_prints_is_in_its_log(home: Path, byte_model: Path, boxed: bool) -> None:
