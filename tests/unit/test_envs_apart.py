@@ -92,10 +92,13 @@ class Env:
         self.stop = eval(where)
         return Turn(reward=0.0)
 
-    async def forks(self, where):
+    async def forks(self, when):
         if os.fork() == 0:
+            while when == "later":
+                await asyncio.sleep(0)
             return Turn(reward=99.0)
-        os.wait()
+        if when == "now":
+            os.wait()
         return Turn(reward=0.25)
 
     async def detaches(self, seconds):
@@ -453,13 +456,15 @@ async def test_rubbish_on_the_channel_is_that_samples_error(home: Path, byte_mod
             await told.step(env, f"writes {number} 9")
 
 
-async def test_a_copy_that_was_forked_answers_nothing(
+async def test_a_copy_that_was_forked_neither_reads_nor_answers(
     home: Path, byte_model: Path, boxed: bool
 ) -> None:
     async with opened(home, byte_model, boxed=boxed) as told:
-        for _ in range(3):
-            assert (await told.says("forks")).reward == 0.25
-            assert (await told.says("right")).reward == 1.0
+        for when in ("now", "later", "now"):
+            assert (await told.says(f"forks {when}")).reward == 0.25
+            for _ in range(50):
+                assert (await told.says("right")).reward == 1.0
+        assert told.source.n_started == 1
 
 
 async def test_what_it_started_ends_with_it(home: Path, byte_model: Path, boxed: bool) -> None:

@@ -67,7 +67,7 @@ async def _serve(channel: socket.socket) -> None:
     while True:
         try:
             number, request = await _request(reader)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):
             os._exit(0)  # nobody asks any more: whatever the code still does is for nobody
         samples.take(number, request)
 
