@@ -17,8 +17,9 @@ from plait.core.errors import ConfigError, EnvironmentFailure
 from plait.envs.apart import channel as channel_module
 from plait.envs.apart import source as source_module
 from plait.envs.apart.environment import ApartEnv
+from plait.envs.apart.place import Place
 from plait.envs.apart.replies import MAX_COLUMNS_BYTES, MAX_REPLY_BYTES
-from plait.envs.apart.source import ApartSource, Place
+from plait.envs.apart.source import ApartSource
 from plait.envs.protocol import Turn
 from plait.envs.turns import read_turn
 from plait.models.tokenizer import Tokenizer
@@ -414,10 +415,7 @@ async def test_a_blocked_loop_is_ended(
         assert (await told.says("right")).reward == 1.0
 
 
-async def test_a_sample_that_is_given_up_leaves_the_others(
-    home: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel_module, "GRACE_S", 2.0)
+async def test_a_sample_that_is_given_up_leaves_the_others(home: Path, byte_model: Path) -> None:
     async with opened(home, byte_model) as told:
         env, other = await told.started(), await told.started(1)
         slow = asyncio.create_task(told.step(other, "wait"))
@@ -425,7 +423,10 @@ async def test_a_sample_that_is_given_up_leaves_the_others(
             async with asyncio.timeout(0.05):
                 await told.step(env, "wait")
         env.close()
-        await asyncio.sleep(2.5)  # the grace is over: whoever had not stopped would be ended now
+        channel = told.source._channel
+        assert channel is not None
+        await until(lambda: len(channel._asked) == 1)
+        assert channel._given_up == {}, "it has stopped in time: nothing is going to be ended"
         await told.says("release")
         assert (await slow).reward == 0.5
         assert told.source.n_started == 1
@@ -481,7 +482,8 @@ async def test_it_ends_with_its_parent(home: Path, byte_model: Path, boxed: bool
     """``kill -9`` of the server leaves neither the process nor what it has started."""
     code = (
         "import asyncio\nfrom pathlib import Path\n"
-        "from plait.envs.apart.source import ApartSource, Place\n"
+        "from plait.envs.apart.place import Place\n"
+        "from plait.envs.apart.source import ApartSource\n"
         "from plait.models.tokenizer import Tokenizer\n"
         "async def main():\n"
         f"    model = Path({str(byte_model)!r})\n"

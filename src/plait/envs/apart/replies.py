@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from plait.core.errors import EnvironmentFailure
 from plait.core.text import writable
 
-MAX_REPLY_BYTES = 4 * 2**20
-"""Some 600,000 tokens: no context is that long. A longer reply ends its process unread."""
+MAX_REPLY_BYTES = 2 * 2**20
+"""The columns, and some 150,000 tokens. A longer reply ends its process unread."""
 MAX_COLUMNS_BYTES = 2**20
 """Of one sample; a batch's are in memory together."""
 MAX_WORDS = 2000

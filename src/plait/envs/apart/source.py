@@ -8,53 +8,22 @@ not started again: every later ``start`` says why, which ends the job.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from plait.cluster.child import Child, ChildDied
 from plait.core.errors import ConfigError, EnvironmentFailure
 from plait.envs.apart.channel import Channel
 from plait.envs.apart.environment import ApartEnv
+from plait.envs.apart.place import Place
 from plait.envs.apart.replies import Done, Made, read_reply
 
 MAX_DEATHS = 5
 """One bad sample in a batch ends one process; five batches that all do are no accident."""
 MAKE_S = 300.0
 """Starting Python, importing the user's modules and making the source, an index maybe."""
-MEMORY_BYTES = 8 * 2**30
-"""Private memory of one process, as a grader's."""
 VARIABLES = {"PYTHONHASHSEED": "0"}
 """One order of sets in every process: what a user draws from one is the same after a restart."""
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "config.json",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a source's process runs and what it sees of the machine."""
-
-    sys_path: Sequence[str]
-    """Where its modules lie."""
-    model_dir: Path
-    """Its tokenizer's."""
-    log: Path | None = None
-    """What the user's code prints; none: it is dropped."""
-    sandboxed: bool = True
-    memory_bytes: int = MEMORY_BYTES
-
-    @property
-    def reads(self) -> list[str]:
-        """Directories, and files that the model's are links to (a hub's cache is made so)."""
-        files = (self.model_dir / name for name in TOKENIZER_FILES)
-        links = [str(file.resolve()) for file in files if file.is_symlink()]
-        return [*self.sys_path, str(self.model_dir.resolve()), *links]
 
 
 class ApartSource:
@@ -89,7 +58,9 @@ class ApartSource:
         try:
             await self.channel()
         except EnvironmentFailure as error:
-            raise ConfigError(f"environment {self._setup['target']}: {error}") from error
+            target, why = self._setup["target"], str(error)
+            named = why.startswith(f"environment {target}")
+            raise ConfigError(why if named else f"environment {target}: {why}") from error
 
     def make(self, index: int, split: str) -> ApartEnv:
         """A fresh environment; it exists in the process from its ``start`` on."""

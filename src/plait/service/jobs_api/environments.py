@@ -5,7 +5,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plait.envs.apart.source import ApartSource, Place
+from plait.envs.apart.place import Place
+from plait.envs.apart.source import ApartSource
 from plait.envs.protocol import TaskSource
 from plait.envs.registry import KNOWN, make_source
 from plait.jobs.spec import JobSpec
