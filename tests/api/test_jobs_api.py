@@ -8,9 +8,9 @@ import pytest
 from edge_support import ROWS, edge, job, until
 from jobs_support import FILES, ended, file_of, submit
 
+from plait.cluster import sandbox
 from plait.core.errors import ConfigError
 from plait.core.ids import TenantId
-from plait.rewards import sandbox
 from plait.service.jobs_api import desk as desk_module
 from plait.service.jobs_api.submission import MAX_TEXT
 from plait.service.ports import Who
@@ -249,9 +249,8 @@ async def test_code_runs_where_the_operator_allows_it(tmp_path: Path, byte_model
         (made,) = await submit(alice, file_of(byte_model, spec), files=files)
         view = await ended(alice, made["job_id"])
         assert (view["status"], view["step"]) == ("done", 3), view["reason"]
-        for change in ({"controller": "mine:Half"}, {"environment": {"name": "mine:Half"}}):
-            sent = {"file": file_of(byte_model, job("bad", **change)), "files": files}
-            assert (await alice.post("/v1/jobs", json=sent)).status_code == 422
+        sent = {"file": file_of(byte_model, job("bad", controller="mine:Half")), "files": files}
+        assert (await alice.post("/v1/jobs", json=sent)).status_code == 422
         no_file = {"file": file_of(byte_model, spec), "files": FILES}
         assert "send mine.py along" in (await alice.post("/v1/jobs", json=no_file)).text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from plait.cluster import sandbox
 from plait.core.errors import ConfigError
-from plait.rewards import sandbox
 from plait.rewards.pool import RewardPool
 
 NOSY = """
@@ -29,6 +29,9 @@ def look(what, where):
         if what == "connect":
             socket.create_connection(("127.0.0.1", int(where)), timeout=1)
             return "connected"
+        if what == "size":
+            place = os.statvfs(where)
+            return place.f_blocks * place.f_frsize
         if what == "environment":
             return dict(os.environ)
     except OSError as error:
@@ -69,6 +72,10 @@ async def test_a_function_reaches_nothing_but_its_own_files(
         assert await look("write", home / "nosy.py") in ("OSError", "PermissionError")
         assert await look("write", "/usr/x") in ("OSError", "PermissionError")
         assert await look("write", "/tmp/x") == 1
+        for place in ("/tmp", "/dev/shm"):
+            assert await look("size", place) == sandbox.SCRATCH_BYTES
+        for place in ("/x", "/dev/x"):
+            assert await look("write", place) in ("OSError", "PermissionError")
         assert await look("list", home.parent) == ["job"]
         assert await look("kill", os.getpid()) == "ProcessLookupError"
         assert len(await look("processes")) < 6

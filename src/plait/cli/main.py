@@ -269,7 +269,7 @@ def serve(
     deterministic: Deterministic = False,
     recompute: Recompute = False,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Jobs may bring rewards' code, run in a sandbox.")
+        bool, typer.Option("--allow-code", help="Jobs may bring code, run in a sandbox.")
     ] = False,
     engine: Annotated[str, typer.Option(hidden=True)] = "torch",
 ) -> None:

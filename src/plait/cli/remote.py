@@ -29,7 +29,9 @@ def submit(
     files: Annotated[list[Path], typer.Argument(help="Job files (YAML).")],
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="A data file that the jobs name, sent along; may be repeated."),
+        typer.Option(
+            help="A file that the jobs name (data, or code), sent along; may be repeated."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show the first job's log.")

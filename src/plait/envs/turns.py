@@ -15,6 +15,13 @@ from plait.rewards.outcome import read_value
 
 def read_turn(answer: object, vocab_size: int) -> Turn:
     """The turn in plain numbers; of ``info`` only ``why`` is kept."""
+    turn = plain_turn(answer)
+    check_tokens(turn.tokens, vocab_size, "a Turn's tokens")
+    return turn
+
+
+def plain_turn(answer: object) -> Turn:
+    """The same where the model's vocabulary is not known."""
     if not isinstance(answer, Turn):
         kind = type(answer).__name__
         raise EnvironmentFailure(f"the environment's step() returned {kind}: return a Turn")
@@ -26,7 +33,7 @@ def read_turn(answer: object, vocab_size: int) -> Turn:
         raise EnvironmentFailure(f"a Turn's info is {kind} where a mapping belongs")
     why = {"why": writable(str(answer.info["why"]))} if "why" in answer.info else {}
     return Turn(
-        tokens=read_tokens(answer.tokens, vocab_size, "a Turn's tokens"),
+        tokens=plain_tokens(answer.tokens, "a Turn's tokens"),
         reward=reward.value,
         done=bool(answer.done),
         info=why,
@@ -61,6 +68,13 @@ def read_stops(stops: object) -> tuple[str, ...]:
 
 def read_tokens(tokens: object, vocab_size: int, what: str) -> tuple[int, ...]:
     """Token ids of the vocabulary; ``what`` they are stands in the error."""
+    ids = plain_tokens(tokens, what)
+    check_tokens(ids, vocab_size, what)
+    return ids
+
+
+def plain_tokens(tokens: object, what: str) -> tuple[int, ...]:
+    """Whole numbers; ``what`` they are stands in the error."""
     values = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if not isinstance(values, Sequence):
         kind = type(values).__name__
@@ -72,8 +86,13 @@ def read_tokens(tokens: object, vocab_size: int, what: str) -> tuple[int, ...]:
         except TypeError:
             kind = type(value).__name__
             raise EnvironmentFailure(f"{what} hold {kind}: give token ids") from None
-        if not 0 <= ids[-1] < vocab_size:
-            raise EnvironmentFailure(
-                f"{what} hold {ids[-1]}, which is no token of the model (0 to {vocab_size - 1})"
-            )
     return tuple(ids)
+
+
+def check_tokens(ids: Sequence[int], vocab_size: int, what: str) -> None:
+    """EnvironmentFailure if one is no token of the model."""
+    for one in ids:
+        if not 0 <= one < vocab_size:
+            raise EnvironmentFailure(
+                f"{what} hold {one}, which is no token of the model (0 to {vocab_size - 1})"
+            )

@@ -19,6 +19,7 @@ from plait.core.text import told, writable
 from plait.envs.closing import close_source
 from plait.envs.contain import contained
 from plait.envs.declared import Declared, read_declared
+from plait.envs.opening import open_source
 from plait.envs.protocol import TaskSource
 from plait.jobs.account import Account, settle
 from plait.jobs.context import Controller, JobContext
@@ -113,8 +114,7 @@ class Life:
     async def _attempt(self, job: Job) -> Outcome:
         spec = job.spec
         layout = self._recorder.layout.job(spec.name)
-        if not job.checked:
-            await self._check(job)
+        await self._check(job)
         declared = read_declared(job.source)
         client = await self._create_run(job)
         if job.doom is not None:
@@ -140,9 +140,15 @@ class Life:
     async def _check(self, job: Job) -> None:
         job.checking = True
         try:
-            await check_job(
-                job.spec, job.source, room=self._room, tokenizer=self._tokenizer, pool=self._pool
-            )
+            await open_source(job.source)
+            if not job.checked:
+                await check_job(
+                    job.spec,
+                    job.source,
+                    room=self._room,
+                    tokenizer=self._tokenizer,
+                    pool=self._pool,
+                )
         finally:
             job.checking = False
 

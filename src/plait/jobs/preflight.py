@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from plait.core.errors import ConfigError, PlaitError
 from plait.core.text import told
+from plait.envs.apart.source import ApartSource
 from plait.envs.contain import contained, loading
 from plait.envs.declared import read_declared
 from plait.envs.opening import start_environment
@@ -55,7 +56,7 @@ async def _check(
 ) -> None:
     load_controller(spec)
     read_declared(source)
-    if not spec.rewards and isinstance(source, SingleTurn):
+    if not spec.rewards and isinstance(source, SingleTurn | ApartSource):
         with loading(f"environment {spec.environment.name}"):
             scores = source.scores
         if not scores:

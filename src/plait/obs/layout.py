@@ -26,6 +26,11 @@ class JobLayout:
         return self.root / "samples.jsonl"
 
     @property
+    def environment_log(self) -> Path:
+        """What a service's user's environment prints."""
+        return self.root / "environment.log"
+
+    @property
     def adapter(self) -> Path:
         return self.root / "adapter"
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from plait.cluster.child import ChildDied
 from plait.core.errors import ConfigError, RewardError
 from plait.rewards.names import RewardName, find_reward
 from plait.rewards.outcome import RewardOutcome, failed
-from plait.rewards.process import LOAD_S, GraderDied, GraderProcess
+from plait.rewards.process import LOAD_S, GraderProcess
 
 MIN_PROCESSES = 2
 """Two, so that one owner's hung grader leaves a process for the others."""
@@ -108,7 +109,7 @@ class RewardPool:
                 _binding(reward.target, owner, where), owner, LOAD_S
             ) as process:
                 await process.load(reward.target)
-        except (RewardError, GraderDied, TimeoutError) as error:
+        except (RewardError, ChildDied, TimeoutError) as error:
             raise ConfigError(f"reward {name} cannot be loaded: {error}") from error
 
     async def score(
@@ -203,7 +204,7 @@ class RewardPool:
             except TimeoutError:
                 await process.kill()
                 raise RewardError(f"reward {name} was not imported within {LOAD_S:g} s") from None
-            except GraderDied as error:
+            except ChildDied as error:
                 await process.kill()
                 raise RewardError(f"reward {name} cannot be loaded: {error}") from error
             except RewardError as error:
@@ -216,7 +217,7 @@ class RewardPool:
                     f"reward {name} ran longer than {deadline_s:g} s and was killed: "
                     "make it faster or raise its deadline_s"
                 ) from None
-            except GraderDied as error:
+            except ChildDied as error:
                 await process.kill()  # it may live on after an answer that nobody can trust
                 raise RewardError(f"reward {name} ended its process ({error})") from error
             except RewardError as error:
@@ -292,7 +293,7 @@ class RewardPool:
                 log=self._log,
                 sandboxed=self._sandboxed and binding != OURS,
             )
-        except (GraderDied, TimeoutError, OSError) as error:
+        except (ChildDied, TimeoutError, OSError) as error:
             raise RewardError(f"a grader process could not start: {error}") from error
 
 

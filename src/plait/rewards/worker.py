@@ -13,20 +13,17 @@ even in a busy loop (``keeper``; Linux). Deadlines are the parent's: it has this
 import json
 import os
 import pickle
-import resource
 import socket
-import struct
 import sys
 from typing import Any
 
+from plait.cluster.frames import HEADER, frame
 from plait.cluster.keeper import kept
+from plait.cluster.limits import limit_memory
 from plait.core.errors import RewardError
 from plait.core.text import told
 from plait.rewards.calling import Function, call_function, load_function
 from plait.rewards.outcome import MAX_ERROR_CHARS, read_outcomes
-
-HEADER = struct.Struct("!QQ")
-"""A request's number and how many bytes follow; the same before its reply."""
 
 
 def main() -> None:
@@ -36,9 +33,9 @@ def main() -> None:
     functions: dict[str, Function] = {}
     own = os.getpid()
     while (received := _receive(channel)) is not None:
-        number, frame = received
+        number, asked = received
         try:
-            body = json.dumps(_serve(pickle.loads(frame), functions)).encode()
+            body = json.dumps(_serve(pickle.loads(asked), functions)).encode()
         except BaseException as error:
             # The recorder: whatever a user's function raises becomes its samples' error. Libraries
             # derive their timeouts from BaseException, and a function may call sys.exit().
@@ -46,14 +43,14 @@ def main() -> None:
         if os.getpid() != own:
             # The function has forked, and its child came back here: the channel is not the child's.
             os._exit(1)
-        channel.sendall(HEADER.pack(number, len(body)) + body)
+        channel.sendall(frame(number, body))
 
 
 def _serve(request: dict[str, Any], functions: dict[str, Function]) -> dict[str, Any]:
     kind, target = request["kind"], request["target"]
     if kind == "setup":
         sys.path[:0] = [p for p in request["sys_path"] if p not in sys.path]
-        _limit_memory(request["memory_bytes"])
+        limit_memory(request["memory_bytes"])
         return {}
     if kind == "load":
         functions[target] = load_function(target)
@@ -67,12 +64,6 @@ def _serve(request: dict[str, Any], functions: dict[str, Function]) -> dict[str,
         outcomes = read_outcomes(raw, len(request["completions"]), request["name"])
         return {"value": [[o.value, o.error] for o in outcomes]}
     raise RewardError(f"unknown request {kind}")
-
-
-def _limit_memory(n_bytes: int) -> None:
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    n_bytes = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (n_bytes, n_bytes))
 
 
 def _receive(channel: socket.socket) -> tuple[int, bytes] | None:

@@ -36,7 +36,8 @@ def create_app(
 ) -> ASGIApp:
     """The app that serves a house, which must be open while the app runs.
 
-    ``allow_code``: jobs may bring reward functions of their own, which run in a sandbox.
+    ``allow_code``: jobs may bring environments and reward functions of their own, which run in
+    a sandbox.
     """
     desk = Desk(house, allow_code=allow_code, wall=wall)
 

@@ -12,8 +12,8 @@ from plait.service.jobs_api.views import ArtifactView
 
 def listed(layout: JobLayout) -> dict[str, Path]:
     """Path on the wire and file: the adapter (once the job is done), samples, metrics, the resolved
-    configuration."""
-    files = [layout.config, layout.metrics, layout.samples]
+    configuration, what an environment of its owner's has printed."""
+    files = [layout.config, layout.metrics, layout.samples, layout.environment_log]
     if layout.adapter.is_dir():
         files += sorted(layout.adapter.iterdir())
     return {

@@ -1,14 +1,15 @@
 """Course: what a job goes through, from its place among its tenant's runs to its end in a launch.
 
-A launch may be left under it (the house closes, its workers are gone for good): then it waits for
-the next one and goes on at its last committed step.
+A job with code of its owner's waits while the server runs none. A launch may be left under a job
+(the house closes, its workers are gone for good): then it waits for the next one and goes on at its
+last committed step.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from plait.core.errors import CLOSED, PlaitError, RunEnded
+from plait.core.errors import CLOSED, ConfigError, PlaitError, RunEnded
 from plait.core.ids import RunId
 from plait.core.text import told
 from plait.jobs.launch import Launch
@@ -27,8 +28,15 @@ AGAIN_S = 5.0
 class Course:
     """The course of all jobs of a house."""
 
-    def __init__(self, house: House, *, wall: Callable[[], float]) -> None:
-        self._house, self._wall = house, wall
+    def __init__(
+        self,
+        house: House,
+        *,
+        forbids: Callable[[JobSpec], str | None],
+        wall: Callable[[], float],
+    ) -> None:
+        """``forbids``: why a job may not run here now, if it may not."""
+        self._house, self._forbids, self._wall = house, forbids, wall
 
     async def follow(self, led: Led) -> tuple[JobStatus | None, str]:
         """How it ended; no status if the house was closed around it."""
@@ -36,6 +44,8 @@ class Course:
             return JobStatus.CANCELLED, led.doom or ""
         while True:
             try:
+                if (why := self._forbids(led.spec)) is not None:
+                    raise ConfigError(why)
                 launch = await self._house.launch(led.spec.model)
             except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
@@ -64,7 +74,8 @@ class Course:
         before = await asyncio.to_thread(self._house.store.runs.find, RunId(job_id))
         if before is not None and before.status.ended:
             return JobStatus(before.status.value), before.reason
-        source = await asyncio.to_thread(source_of, spec, launch.tokenizer)
+        log = launch.recorder.layout.job(spec.name).environment_log
+        source = await asyncio.to_thread(source_of, spec, launch.tokenizer, log)
         launch.add_job(spec, source, tenant_id=led.row.tenant_id)
         led.launch, led.waits = launch, Waiting()
         if led.doom is not None:

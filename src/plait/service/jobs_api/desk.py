@@ -17,19 +17,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from plait.cluster import sandbox
 from plait.core.errors import NotFound, PlaitError, RequestError, RunEnded
 from plait.core.ids import JobId, RunId, TenantId
 from plait.core.text import told
 from plait.jobs.launch import Launch
 from plait.jobs.spec import JobSpec
-from plait.rewards import sandbox
 from plait.service.heavy import Heavy
 from plait.service.jobs_api import allowance
 from plait.service.jobs_api.course import Course
 from plait.service.jobs_api.environments import Environments
 from plait.service.jobs_api.led import Led
 from plait.service.jobs_api.naming import digest, job_id
-from plait.service.jobs_api.submission import Rules, job_text, read_jobs
+from plait.service.jobs_api.submission import Rules, brings_code, job_text, read_jobs
 from plait.service.jobs_api.uploads import Uploads
 from plait.service.ports import House, Waiting, Who
 from plait.store.jobs import JobRow, JobStatus
@@ -64,7 +64,7 @@ class Desk:
         self._led: dict[JobId, Led] = {}
         self._uploads = Uploads(house.directory, house.store, wall=wall)
         self._environments = Environments(house.offers)
-        self._course = Course(house, wall=wall)
+        self._course = Course(house, forbids=self._forbids, wall=wall)
         self._heavy = Heavy(1)
         """Reading a job file takes seconds."""
 
@@ -103,7 +103,7 @@ class Desk:
         name = self._draw(8) if key is None else digest(who.tenant_id, key)
         text, directory = await asyncio.to_thread(self._told, name, file, files)
         models = [offer.name for offer in self._house.offers()]
-        rules = Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
+        rules = self._rules(models)
         rows: list[JobRow] = []
         try:
             async with self._heavy.turn(who.tenant_id):
@@ -238,6 +238,14 @@ class Desk:
             if not row.status.ended and self._store.runs.find(RunId(job)) is not None:
                 self._store.runs.set_status(RunId(job), RunStatus.ACTIVE, now=self._wall())
             return row
+
+    def _rules(self, models: Sequence[str] = ()) -> Rules:
+        return Rules(models=models, allow_code=self._allow_code, can_contain=sandbox.available())
+
+    def _forbids(self, spec: JobSpec) -> str | None:
+        """Why a job that was taken may not run here now."""
+        what = brings_code(spec)
+        return None if what is None else self._rules().forbids(what)
 
     def _check_number(self, who: Who) -> None:
         n_live = sum(led.row.tenant_id == who.tenant_id for led in self._led.values())

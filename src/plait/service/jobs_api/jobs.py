@@ -40,11 +40,13 @@ YAML = ("yaml", "text/plain")
 
 
 class Submission(BaseModel):
-    """A job file, and the data files that it names."""
+    """A job file, and the files that it names."""
 
     model_config = ConfigDict(extra="forbid")
     file: str | dict[str, Any] = Field(description="The job file: YAML text, or what it says")
-    files: dict[str, str] = Field(default={}, description="Data files by their plain names")
+    files: dict[str, str] = Field(
+        default={}, description="Data (and code, where it may run) by plain names"
+    )
 
 
 _BODY = {

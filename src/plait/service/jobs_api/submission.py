@@ -3,8 +3,9 @@
 The job file goes through ``jobs.load`` like any other, so its mistakes are told with line and
 column. Then what only a service must ask: a job names a base model that is served, environments and
 rewards that plait has, and data files that came with it. Nothing in a submission can name another
-file of this machine, another server, or code: ``module:function`` is refused unless the operator
-allows code, and then only for rewards, which run in a sandbox of their own.
+file of this machine, another server, or code: ``module:name`` is refused unless the operator allows
+code, and then only for environments and rewards, which run in sandboxes of their own, and from
+modules that came along.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.envs.registry import KNOWN as ENVIRONMENTS
-from plait.envs.registry import PATH_KEYS
+from plait.envs.registry import PATH_KEYS, TARGET
 from plait.jobs.load import load_jobs
 from plait.jobs.spec import JobSpec
 from plait.rewards.names import JUDGE
@@ -34,6 +35,7 @@ MAX_FILES = 32
 MAX_TEXT = 2**18
 """Characters of a job file, which is read at some 100,000 a second; data come in files of their
 own."""
+OPERATORS = "have the operator start the server with --allow-code"
 MAX_WEIGHT = 1.0
 """A job shares its tenant's weight; it cannot raise it."""
 
@@ -46,6 +48,19 @@ class Rules:
     allow_code: bool = False
     can_contain: bool = True
     """There is a sandbox for code."""
+
+    def forbids(self, what: str) -> str | None:
+        """Why code may not run here, if it may not; ``what`` it is begins the sentence."""
+        if not self.allow_code:
+            return (
+                f"{what} is code, which does not run here: {OPERATORS}, or use what is registered"
+            )
+        if not self.can_contain:
+            return (
+                f"{what} is code, and bubblewrap, its sandbox, is not installed here: have the "
+                "operator install it, or use what is registered"
+            )
+        return None
 
 
 def job_text(file: str | Mapping[str, Any]) -> str:
@@ -110,13 +125,15 @@ def _objection(
         return f"`weight` above {MAX_WEIGHT:g} is the operator's to give: use at most that"
     if spec.priority > tenant.priority:
         return f"`priority` above {tenant.priority} is the operator's to give: use at most that"
-    return _environment(spec, files) or _rewards(spec, files, rules)
+    return _environment(spec, files, rules) or _rewards(spec, files, rules)
 
 
-def _environment(spec: JobSpec, files: Mapping[str, str]) -> str | None:
+def _environment(spec: JobSpec, files: Mapping[str, str], rules: Rules) -> str | None:
     name, known = spec.environment.name, [entry.name for entry in ENVIRONMENTS]
     if name not in known:
-        return f"environment {name[:80]} does not run here: registered are {', '.join(known)}"
+        if TARGET.fullmatch(name) is None:
+            return f"environment {name[:80]} does not run here: registered are {', '.join(known)}"
+        return _code(f"environment {name[:80]}", name, files, rules, known)
     for key in PATH_KEYS:
         value = spec.environment.config.get(key)
         if isinstance(value, str) and value not in files:
@@ -126,23 +143,34 @@ def _environment(spec: JobSpec, files: Mapping[str, str]) -> str | None:
 
 def _rewards(spec: JobSpec, files: Mapping[str, str], rules: Rules) -> str | None:
     known = [entry.name for entry in REWARDS]
-    instead = f"registered are {', '.join(known)}"
     for reward in spec.rewards:
         if reward.name in known:
             continue
         if reward.name == JUDGE:
-            return f"reward {JUDGE} would call servers from here: {instead}"
+            return f"reward {JUDGE} would call servers from here: registered are {', '.join(known)}"
         target = reward.function or reward.name or ""
-        if not rules.allow_code:
-            return f"reward {target[:80]} is code, which does not run here: {instead}"
-        module = target.partition(":")[0]
-        if not rules.can_contain:
-            return (
-                f"reward {target[:80]} is code, and bubblewrap, its sandbox, is not installed here"
-            )
-        if f"{module}.py" not in files:
-            return f"reward {target[:80]}: send {module[:80]}.py along"
+        if (why := _code(f"reward {target[:80]}", target, files, rules, known)) is not None:
+            return why
     return None
+
+
+def _code(
+    what: str, target: str, files: Mapping[str, str], rules: Rules, known: Sequence[str]
+) -> str | None:
+    """Why ``module:name`` may not run here, if it may not."""
+    if (why := rules.forbids(what)) is not None:
+        return f"{why} ({', '.join(known)})"
+    module = target.partition(":")[0]
+    return None if f"{module}.py" in files else f"{what}: send {module[:80]}.py along"
+
+
+def brings_code(spec: JobSpec) -> str | None:
+    """What of a job is code of its owner's, if anything is."""
+    if spec.environment.name not in [entry.name for entry in ENVIRONMENTS]:
+        return f"environment {spec.environment.name[:80]}"
+    known = [entry.name for entry in REWARDS]
+    targets = [r.function or r.name or "" for r in spec.rewards if r.name not in known]
+    return f"reward {targets[0][:80]}" if targets else None
 
 
 def _shown(model: str, directory: Path) -> str:
