@@ -1,6 +1,11 @@
 """Intake: the requests of one model as they come: durable, and in their place, before they are
 acknowledged. A number is one request's for good, or was used up without any. One that is far beyond
 all others (``order``) is refused and stays unused: its model's client alone waits for it.
+
+Memory is bounded whatever is asked for, gradients without a step excepted (a crash of the workers
+has them made again): what has ended long ago is let go, and only the store knows of it then. Nothing
+is let go from which a step that is under way, or on its way here, could still learn why it must
+fail (``spoilt``); nor is number 0.
 """
 
 from collections.abc import Callable
@@ -21,6 +26,9 @@ from plait.store.rows import MutationStatus
 AHEAD = 8
 """Requests that are read before their turn, and gradients asked for at once: enough that a worker
 never waits for the next, few enough that a line's memory is bounded."""
+REMEMBERED = 1024
+"""The newest numbers of which a line itself knows how they ended. It looks for older ones whenever
+so many have come since: about three times as many are the most."""
 GIVEN_UP = "it never came, and what came after it has waited long enough"
 
 
@@ -42,6 +50,9 @@ class Intake:
         self._stamps, self._clock, self._on_come = stamps, clock, on_come
         self.order = Order()
         self.entries: dict[int, Entry] = {}
+        self.committed = -1
+        """The last number that a version holds: what came before is not done again."""
+        self._sweep_at, self._swept_at = REMEMBERED, 0.0
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's. RequestError
@@ -73,11 +84,12 @@ class Intake:
             entry.body = body
             self._reading.begin(entry)
         self.order.put(seq, self._clock())
+        self._let_go()
         self._on_come()
 
     def has(self, seq: int) -> bool:
-        """True if there was a request of that number."""
-        return seq in self.entries
+        """True if there was a request of that number, or it was given up."""
+        return seq in self.entries or self.order.used(seq)
 
     async def skip(self, seq: int, reason: str) -> None:
         """Use up a number; one that could not be given to a request either stays as it is."""
@@ -96,6 +108,7 @@ class Intake:
             entry.durable.set()
         entry.end(Failed(error=reason, category="user"), entry.accepted_at)
         self.order.put(seq, None if given_up else self._clock())
+        self._let_go()
         self._on_come()
 
     async def give_up_missing(self) -> None:
@@ -120,9 +133,27 @@ class Intake:
             self.entries[row.seq] = entry
             self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
         seqs = sorted(self.entries)
-        start = seqs[0] if seqs else 0
-        self.order.rewind(start, seqs, self._clock())
+        gap = seqs[0] if seqs else 0
+        while gap in self.entries:
+            gap += 1
+        # All before the first that is missing has been due, or would have been at once.
+        self.order.rewind(gap, [seq for seq in seqs if seq >= gap], self._clock())
+        self._swept_at = self._stamps.next()
+        self._let_go()
 
     def here(self) -> list[Entry]:
         """Those that are in the store."""
         return [entry for entry in self.entries.values() if entry.durable.is_set()]
+
+    def _let_go(self) -> None:
+        """Forget what ended before the last look, up to the first that did not."""
+        if len(self.entries) < self._sweep_at:
+            return
+        entries = self.entries.values()
+        before = min([self._swept_at, *(e.accepted_at for e in entries if not e.ended)])
+        late = [e.seq for e in entries if e.ended_at is None or e.ended_at >= before]
+        until = min([self.order.next - REMEMBERED, *late])
+        for entry in [e for e in entries if 0 < e.seq < until]:
+            if entry.seq <= self.committed or not entry.again:
+                del self.entries[entry.seq]
+        self._sweep_at, self._swept_at = len(self.entries) + REMEMBERED, self._stamps.next()

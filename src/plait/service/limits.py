@@ -6,8 +6,8 @@ told to come again (``Limited``, with the seconds) or waits with a reason (``Hol
 fails a run. Invariants: one tenant's use never changes another's answer; what was counted as open
 is counted down again, however it ends. Memory is per known tenant, so it is bounded.
 
-A bucket may be overdrawn: work is paid when it is done, and the debt is waited off. New limits are
-no gift: a bucket stays as full as it was, in proportion to what it holds, and a debt stays the same.
+A bucket may be overdrawn: work is paid when it is done, and the debt is waited off. New limits
+are no gift: a bucket stays as full as it was, in proportion, and a debt stays the same.
 """
 
 from collections.abc import Callable, Iterator
