@@ -333,11 +333,13 @@ async def test_copies_of_a_client_that_are_none_cost_nothing(
         _, cursor = await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
         await h.requests.ended(ALICE, other, 0, 0, wait_s=0)
         await h.requests.forget(ALICE, ids[:1])
+        logs = h.sampling.samples._logs
         waits = asyncio.create_task(h.requests.ended(ALICE, sampler, 1, 0, wait_s=SOON_S))
-        await asyncio.sleep(0)
+        async with asyncio.timeout(SOON_S):
+            while (sampler, 1) not in logs:
+                await asyncio.sleep(0)
         for clone in range(2, 20):
             assert await h.requests.ended(ALICE, sampler, clone, 0, wait_s=0) == ((), 0)
-        logs = h.sampling.samples._logs
         assert [clone for name, clone in logs if name == sampler] == [1, 17, 18, 19]
         assert (other, 0) in logs, "it is another sampler's"
         # Whose log has gone is told again what it has not had forgotten, behind its cursor.

@@ -35,8 +35,8 @@ STEP_LIMIT_S = 1800.0
 """A layer, or the writing of a version, takes seconds: no machine that is of use makes it so many
 times slower."""
 MIN_STEP_LIMIT_S = 10.0
-"""A layer of a large model may take seconds: with less, a worker that is merely busy would be killed
-again and again."""
+"""A layer of a large model may take seconds: with less, a worker that is merely busy would be
+killed again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

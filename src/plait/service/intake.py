@@ -2,10 +2,10 @@
 acknowledged. A number is one request's for good, or was used up without any. One that is far beyond
 all others (``order``) is refused and stays unused: its model's client alone waits for it.
 
-Memory is bounded whatever is asked for, gradients without a step excepted (a crash of the workers
-has them made again): what has ended long ago is let go, and only the store knows of it then. Nothing
-is let go from which a step that is under way, or on its way here, could still learn why it must
-fail (``spoilt``); nor is number 0.
+What has ended is bounded in memory, gradients excepted until a step commits them (a crash of the
+workers has them made again): what ended long ago is let go, and only the store knows of it then.
+Nothing is let go from which a step that is under way, or on its way here, could still learn why it
+must fail (``spoilt``); nor is number 0.
 """
 
 from collections.abc import Callable

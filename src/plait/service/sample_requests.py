@@ -6,8 +6,8 @@ told to ask anew (RequestLost), as after its answer was let go.
 
 Invariants: a request ends in an answer or an error; an answer stays ``READ_S`` after it was first
 read, or until it is told to be forgotten, and unread ones ``UNREAD_S``; all kept answers together
-take ``MAX_BYTES`` at most, the oldest go first; so do logs of ends beyond ``MAX_LOGS`` of a sampler.
-Whose log went is told once more what it has not told us to forget; its cursor goes on.
+take ``MAX_BYTES`` at most, the oldest go first. So do logs of ends beyond ``MAX_LOGS`` of a
+sampler: whose log went is told once more of what is still kept; its cursor goes on.
 """
 
 import asyncio
