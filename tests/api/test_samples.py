@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_support import until
 from lanes import work
 from launches import SCRIPTED
 from service_support import ALICE, BOB, SOON_S, Client, house
@@ -335,9 +336,11 @@ async def test_copies_of_a_client_that_are_none_cost_nothing(
         await h.requests.forget(ALICE, ids[:1])
         logs = h.sampling.samples._logs
         waits = asyncio.create_task(h.requests.ended(ALICE, sampler, 1, 0, wait_s=SOON_S))
-        async with asyncio.timeout(SOON_S):
-            while (sampler, 1) not in logs:
-                await asyncio.sleep(0)
+
+        async def asked() -> bool:
+            return (sampler, 1) in logs
+
+        await until(asked)
         for clone in range(2, 20):
             assert await h.requests.ended(ALICE, sampler, clone, 0, wait_s=0) == ((), 0)
         assert [clone for name, clone in logs if name == sampler] == [1, 17, 18, 19]
