@@ -41,7 +41,14 @@ def test_what_was_let_go_is_not_counted_as_missing() -> None:
 
 def test_a_line_begins_behind_what_was_committed() -> None:
     order = Order()
-    order.rewind(3, [5], 1.0)
+    order.rewind(2, [2, 3, 5], 1.0)  # what is read from the store, before it is known
     order.rewind(4, [5])
     assert all(order.used(seq) for seq in (0, 3, 5))
     assert order.missing() == range(4, 5)
+
+
+def test_a_first_number_that_has_not_come_is_missing_in_a_new_life_too() -> None:
+    order = Order()
+    order.rewind(1, [1], 1.0)
+    order.rewind(0, [1])
+    assert order.missing() == range(1)

@@ -53,6 +53,7 @@ class Intake:
         self.committed = -1
         """The last number that a version holds: what came before is not done again."""
         self._sweep_at, self._swept_at = REMEMBERED, 0.0
+        """From which number on it is looked for what can be let go, and when it was last."""
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's. RequestError
@@ -84,7 +85,6 @@ class Intake:
             entry.body = body
             self._reading.begin(entry)
         self.order.put(seq, self._clock())
-        self._let_go()
         self._on_come()
 
     def has(self, seq: int) -> bool:
@@ -108,7 +108,6 @@ class Intake:
             entry.durable.set()
         entry.end(Failed(error=reason, category="user"), entry.accepted_at)
         self.order.put(seq, None if given_up else self._clock())
-        self._let_go()
         self._on_come()
 
     async def give_up_missing(self) -> None:
@@ -133,21 +132,17 @@ class Intake:
             self.entries[row.seq] = entry
             self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
         seqs = sorted(self.entries)
-        gap = seqs[0] if seqs else 0
-        while gap in self.entries:
-            gap += 1
-        # All before the first that is missing has been due, or would have been at once.
-        self.order.rewind(gap, [seq for seq in seqs if seq >= gap], self._clock())
+        self.order.rewind(seqs[0] if seqs else 0, seqs, self._clock())
         self._swept_at = self._stamps.next()
-        self._let_go()
 
     def here(self) -> list[Entry]:
         """Those that are in the store."""
         return [entry for entry in self.entries.values() if entry.durable.is_set()]
 
-    def _let_go(self) -> None:
-        """Forget what ended before the last look, up to the first that did not."""
-        if len(self.entries) < self._sweep_at:
+    def let_go(self) -> None:
+        """Forget what ended before the last look, up to the first that did not. Looks now and then
+        only: the more there is, the less often."""
+        if self.order.next < self._sweep_at:
             return
         entries = self.entries.values()
         before = min([self._swept_at, *(e.accepted_at for e in entries if not e.ended)])
@@ -156,4 +151,5 @@ class Intake:
         for entry in [e for e in entries if 0 < e.seq < until]:
             if entry.seq <= self.committed or not entry.again:
                 del self.entries[entry.seq]
-        self._sweep_at, self._swept_at = len(self.entries) + REMEMBERED, self._stamps.next()
+        self._sweep_at = self.order.next + max(REMEMBERED, len(self.entries) // 2)
+        self._swept_at = self._stamps.next()

@@ -166,6 +166,7 @@ class Line:
 
     async def _due(self) -> int | None:
         """The next number; None when it is time to leave."""
+        self.intake.let_go()
         while (seq := self.intake.order.take()) is None:
             self._changed.clear()
             self._under_way.collect()

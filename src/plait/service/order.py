@@ -29,6 +29,8 @@ class Order:
         """``start``: the smallest number that may still come."""
         self.next = start
         """The smallest number that has not been due."""
+        self._been = 0
+        """All before it have been due here."""
         self._again: deque[int] = deque()
         """Those that have been and are due once more, before all others."""
         self._here: list[int] = []
@@ -62,7 +64,7 @@ class Order:
             return None
         seq = heapq.heappop(self._here)
         self._known.discard(seq)
-        self.next = seq + 1
+        self.next = self._been = seq + 1
         return seq
 
     def gives_up_at(self) -> float | None:
@@ -82,7 +84,7 @@ class Order:
     def rewind(self, seq: int, here: list[int], now: float | None = None) -> None:
         """Go on from ``seq``, with ``here`` at hand: what of that has been due is so again; what
         has been and is not at hand is not. With a time, they have all come then."""
-        self.next = max(self.next, seq)
+        self.next = max(self._been, seq)
         self._again = deque(sorted(s for s in here if seq <= s < self.next))
         self._here = sorted(s for s in here if s >= self.next)
         self._known = set(self._here)
