@@ -402,6 +402,7 @@ def test_what_ended_long_ago_is_let_go_and_stays_used(machine: LineMachine) -> N
         machine._ask(machine._next(), "save", 2)
     told = _ends(machine)
     for _ in "ab":  # in this life, and in one that has read all from the store
+        assert _ends(machine) == told
         assert len(machine.line.intake.entries) <= 3 * REMEMBERED + AHEAD
         for seq in (1, MANY // 2, MANY):
             machine._ask(seq, "gradient", 2)  # the id of the original, and nothing else

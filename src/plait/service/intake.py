@@ -27,8 +27,8 @@ AHEAD = 8
 """Requests that are read before their turn, and gradients asked for at once: enough that a worker
 never waits for the next, few enough that a line's memory is bounded."""
 REMEMBERED = 1024
-"""The newest numbers of which a line itself knows how they ended. It looks for older ones whenever
-so many have come since: about three times as many are the most."""
+"""The newest numbers of which a line itself knows how they ended. It looks for older ones when so
+many more have been due: about three times as many are the most."""
 GIVEN_UP = "it never came, and what came after it has waited long enough"
 
 

@@ -153,14 +153,14 @@ class Line:
         if not self.doom:
             await self._hands.take_up()
         while (seq := await self._due()) is not None:
-            entry = self.intake.entries.get(seq)
-            if entry is None or (entry.ended and not entry.again):
+            due = self.intake.entries.get(seq)
+            if due is None or (due.ended and not due.again):
                 continue
             if self.doom:
-                if not entry.ended:
-                    await self._end(entry, Failed(error=self.doom, category="user"))
+                if not due.ended:
+                    await self._end(due, Failed(error=self.doom, category="user"))
                 continue
-            await self._start(entry)
+            await self._start(due)
         await self._under_way.settle()
         await self._hands.leave(ended=self.doom)
 
