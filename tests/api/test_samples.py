@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edge_support import until
 from lanes import work
 from launches import SCRIPTED
 from service_support import ALICE, BOB, SOON_S, Client, house
@@ -316,6 +317,40 @@ async def test_ends_are_told_by_cursor_for_each_copy_of_a_client(
         # A lost response is asked for again with the same cursor.
         again, _ = await h.requests.ended(ALICE, sampler, 0, 3, wait_s=0)
         assert again == ended
+
+
+async def test_copies_of_a_client_that_are_none_cost_nothing(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_requests, "MAX_LOGS", 4)
+    async with opened(tmp_path, byte_model) as h:
+        session, sampler = await base_sampler(h, byte_model)
+        other = await h.clients.open_sampler(
+            ALICE, session, 1, base_model=str(byte_model), path=None
+        )
+        ids = [await h.requests.sample(ALICE, sampler, i, work()) for i in range(2)]
+        for request_id in ids:
+            await h.requests.outcome(ALICE, request_id, wait_s=SOON_S)
+        _, cursor = await h.requests.ended(ALICE, sampler, 0, 0, wait_s=0)
+        await h.requests.ended(ALICE, other, 0, 0, wait_s=0)
+        await h.requests.forget(ALICE, ids[:1])
+        logs = h.sampling.samples._logs
+        waits = asyncio.create_task(h.requests.ended(ALICE, sampler, 1, 0, wait_s=SOON_S))
+
+        async def asked() -> bool:
+            return (sampler, 1) in logs
+
+        await until(asked)
+        for clone in range(2, 20):
+            assert await h.requests.ended(ALICE, sampler, clone, 0, wait_s=0) == ((), 0)
+        assert [clone for name, clone in logs if name == sampler] == [1, 17, 18, 19]
+        assert (other, 0) in logs, "it is another sampler's"
+        # Whose log has gone is told again what it has not had forgotten, behind its cursor.
+        again, cursor = await h.requests.ended(ALICE, sampler, 0, cursor, wait_s=0)
+        assert ([e.request_id for e in again], cursor) == (ids[1:], 3)
+        mine = await h.requests.sample(ALICE, sampler, CLONE, work())
+        told, _ = await waits
+        assert [e.request_id for e in told] == [mine], "who waits is not forgotten"
 
 
 async def test_answers_are_let_go_when_told_and_when_nobody_will_ask(

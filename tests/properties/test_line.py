@@ -4,7 +4,7 @@ request ends once, and the model is what its answers say.
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from itertools import count
 from typing import Any
@@ -18,9 +18,10 @@ from plait.core.errors import EngineError, RequestError, StoreError
 from plait.core.ids import TenantId
 from plait.core.operations import AdamParams
 from plait.runtime.gradients import GRADIENT_FAILED
-from plait.service import endings, line
+from plait.service import endings, intake, line, log
 from plait.service.entry import Entry
 from plait.service.hands import Down
+from plait.service.intake import AHEAD
 from plait.service.line import Line
 from plait.service.log import Log, Owner
 from plait.service.order import GAP_S
@@ -30,6 +31,7 @@ from plait.store.store import Store
 
 SESSION, TENANT = "s-00000000", TenantId("local")
 SOON_S = 20.0
+REMEMBERED, MANY = 4, 60
 
 GRADIENT = Batch(data=(), loss="good", config={}, train=True)
 BAD_GRADIENT = Batch(data=(), loss="bad", config={}, train=True)
@@ -193,7 +195,8 @@ class LineMachine(RuleBasedStateMachine):
 
         async def ask() -> None:
             if seq not in self.asked:
-                known = [(s, self.line.intake.entries.get(s)) for s in range(seq)]
+                intake = self.line.intake
+                known = [(s, intake.entries.get(s)) for s in range(seq) if not self._gone(s)]
                 self.blind[seq] = [s for s, e in known if e is None or not e.over.is_set()]
             promise = await self.line.intake.submit(seq, what, pickle.dumps(work))
             assert promise == f"{self.owner.model_id}:{seq}"
@@ -201,6 +204,10 @@ class LineMachine(RuleBasedStateMachine):
 
         self.runner.run(ask())
         self.asked.setdefault(seq, kind)
+
+    def _gone(self, seq: int) -> bool:
+        """It ended so long ago that the line itself does not know it any more."""
+        return seq not in self.line.intake.entries and self.line.intake.order.used(seq)
 
     @rule(
         kinds=st.lists(st.sampled_from(["gradient", "bad gradient"]), min_size=1, max_size=2),
@@ -363,3 +370,84 @@ LineMachine.TestCase.settings = settings(
 
 class TestLine(LineMachine.TestCase):
     """Run by pytest."""
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines remember hardly anything."""
+    monkeypatch.setattr(intake, "REMEMBERED", REMEMBERED)
+    monkeypatch.setattr(log, "RECALLED", REMEMBERED)
+
+
+@pytest.mark.usefixtures("forgetful")
+class TestForgetfulLine(LineMachine.TestCase):
+    """The same where nearly all is let go."""
+
+
+@pytest.fixture
+def machine(forgetful: None) -> Iterator[LineMachine]:
+    """A line with a request that has ended; it is as its answers say at the end."""
+    made = LineMachine()
+    made._ask(0, "save", 20)
+    yield made
+    made.teardown()
+
+
+def _ends(machine: LineMachine) -> dict[int, Ready | Failed]:
+    return machine.runner.run(machine._ends(range(machine._next())))
+
+
+def test_what_ended_long_ago_is_let_go_and_stays_used(machine: LineMachine) -> None:
+    for _ in range(MANY):
+        machine._ask(machine._next(), "save", 2)
+    told = _ends(machine)
+    for _ in "ab":  # in this life, and in one that has read all from the store
+        assert _ends(machine) == told
+        assert len(machine.line.intake.entries) <= 3 * REMEMBERED + AHEAD
+        for seq in (1, MANY // 2, MANY):
+            machine._ask(seq, "gradient", 2)  # the id of the original, and nothing else
+        assert _ends(machine) == told
+        machine._ask(machine._next(), "save", 2)
+        told = _ends(machine)
+        assert machine.line.intake.order.gives_up_at() is None, "nothing is missing"
+        machine.dies(0)
+
+
+@pytest.mark.parametrize("loss", ["workers_die", "dies"])
+def test_a_gradient_far_back_is_made_again(machine: LineMachine, loss: str) -> None:
+    for kind in ("gradient", *["save"] * MANY, "gradient", *["save"] * MANY):
+        machine._ask(machine._next(), kind, 2)
+    _ends(machine)
+    getattr(machine, loss)(0)
+    machine._ask(machine._next(), "step", 2)
+    assert isinstance(_ends(machine)[2 * MANY + 3], Ready)
+    assert machine.disk.steps == [(2 * MANY + 3, (1, MANY + 2))]
+
+
+def test_a_step_that_failed_lets_no_gradient_go(machine: LineMachine) -> None:
+    gradients = tuple(range(1, MANY + 1))
+    for kind in (*["gradient"] * MANY, "bad gradient", "step"):
+        machine._ask(machine._next(), kind, 0)
+    _ends(machine)
+    machine.dies(0)
+    machine._ask(machine._next(), "step", 2)
+    _ends(machine)
+    assert machine.disk.steps == [(MANY + 3, gradients)]
+
+
+def test_a_gradient_that_fails_late_is_known_to_the_step_far_behind_it(
+    machine: LineMachine,
+) -> None:
+    _ends(machine)
+    turn = machine.hands._turn
+    machine.runner.run(turn.acquire())
+    machine._ask(1, "bad gradient", 20)
+    for _ in range(MANY):
+        machine.refuse(0)
+    step = machine._next()
+    machine._ask(step, "step", 20)
+    for _ in range(MANY):
+        machine.refuse(0)
+    turn.release()
+    assert isinstance(_ends(machine)[step], Failed)
+    assert machine.disk.steps == []

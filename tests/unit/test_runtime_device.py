@@ -17,7 +17,15 @@ from plait.models.registry import TINY_DIR
 from plait.models.shape import read_shape
 from plait.runtime import settings as settings_module
 from plait.runtime.device import choose_device
-from plait.runtime.settings import CUDA_TRAIN_SHARE, KV_MAX_BYTES, KV_SHARE, MAX_WORKERS, Settings
+from plait.runtime.settings import (
+    CUDA_TRAIN_SHARE,
+    KV_MAX_BYTES,
+    KV_SHARE,
+    MAX_WORKERS,
+    MIN_STEP_LIMIT_S,
+    STEP_LIMIT_S,
+    Settings,
+)
 
 GPU = CudaDevice(name="a GPU", free_bytes=80_000_000_000)
 SMALL = CudaDevice(name="a small one", free_bytes=4_000_000_000)
@@ -180,3 +188,17 @@ def test_more_workers_than_a_machine_has_room_for_are_refused(kind: str) -> None
     assert getattr(Settings(device="cpu", **{kind: MAX_WORKERS}).resolve(SHAPE), kind) == 64
     with pytest.raises(ConfigError, match="at most 64"):
         Settings(device="cpu", **{kind: 1000}).resolve(SHAPE)
+
+
+@pytest.mark.parametrize("limit_s", [float("inf"), float("nan"), 1e-9, 9.9, -60.0])
+def test_a_step_limit_that_no_worker_could_keep_or_break_is_refused(limit_s: float) -> None:
+    with pytest.raises(ConfigError, match="give 10 or more seconds, or leave it out for 1800"):
+        Settings(device="cpu", step_limit_s=limit_s).resolve(SHAPE)
+
+
+def test_a_step_limit_is_what_was_asked_for_or_half_an_hour() -> None:
+    least, default = (
+        Settings(device="cpu", step_limit_s=limit_s).resolve(SHAPE).step_limit_s
+        for limit_s in (MIN_STEP_LIMIT_S, 0.0)
+    )
+    assert (least, default) == (MIN_STEP_LIMIT_S, STEP_LIMIT_S)

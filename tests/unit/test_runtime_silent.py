@@ -15,6 +15,7 @@ from plait.core.errors import WorkerLost
 from plait.core.ids import RunId, WorkerId
 from plait.core.operations import AdamParams, Datum, SamplingParams
 from plait.policies.registry import make
+from plait.runtime import settings as settings_module
 from plait.runtime.client import RunClient
 from plait.runtime.session import Session
 from plait.runtime.settings import Settings
@@ -60,6 +61,7 @@ async def session(
 ) -> AsyncIterator[Session]:
     """Its parameter, if any, is the step limit."""
     monkeypatch.setattr(pulse, "SILENT_S", SILENT_S)
+    monkeypatch.setattr(settings_module, "MIN_STEP_LIMIT_S", STEP_LIMIT_S)
     async with Session(
         tmp_path,
         model=str(byte_model),

@@ -103,6 +103,37 @@ def test_tokens_are_paid_afterwards_and_waited_off() -> None:
     assert made.hold(ANN) is None
 
 
+def test_a_changed_limit_refills_no_bucket() -> None:
+    clock = Clock()
+    made = limits(clock, requests_per_s=2, tokens_per_min=600)
+    for _ in range(10):
+        with made.request(ANN):
+            pass
+    made.spend(ANN, tokens=1200)
+    made.put(ANN, TenantLimits(requests_per_s=2, tokens_per_min=600, runs=3))
+    with pytest.raises(Limited), made.request(ANN):
+        pass
+    hold = made.hold(ANN)
+    assert hold is not None
+    assert hold.retry_after_s == pytest.approx(60)
+    made.put(ANN, TenantLimits(requests_per_s=20, tokens_per_min=1200))
+    with pytest.raises(Limited) as caught, made.request(ANN):
+        pass
+    assert caught.value.retry_after_s == pytest.approx(1 / 20), "an empty bucket stays empty"
+    hold = made.hold(ANN)
+    assert hold is not None
+    assert hold.retry_after_s == pytest.approx(30), "the same debt, waited off at the new rate"
+
+
+@pytest.mark.parametrize("rate", [1.0, 50.0])
+def test_at_another_rate_a_bucket_is_as_full_as_it_was(rate: float) -> None:
+    bucket = Bucket(10.0, 100.0, 0.0)
+    bucket.spend(80.0, 0.0)
+    changed = bucket.at_rate(rate, 10 * rate, 3.0)  # 30 have come in: half full
+    assert changed.take(5 * rate, 3.0) == 0.0
+    assert changed.take(rate, 3.0) == pytest.approx(1.0)
+
+
 def test_a_budget_of_device_seconds_holds_until_it_is_raised() -> None:
     made = limits(Clock(), device_s=10)
     made.spend(ANN, device_s=9.0)

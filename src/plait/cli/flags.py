@@ -30,7 +30,7 @@ TrainingWorkers = Annotated[
 StepLimit = Annotated[
     float,
     typer.Option(
-        help="Seconds in which a worker must get on, or is replaced; default 1800.",
+        help="Seconds (10 or more) in which a worker must get on, or is replaced; default 1800.",
         min=0,
         show_default=False,
     ),

@@ -1,5 +1,6 @@
 """Settings of one launch: the share of the machine it may use, resolved once and written down."""
 
+import math
 import os
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,9 @@ mistyped, stop the machine before any of them has started."""
 STEP_LIMIT_S = 1800.0
 """A layer, or the writing of a version, takes seconds: no machine that is of use makes it so many
 times slower."""
+MIN_STEP_LIMIT_S = 10.0
+"""A layer of a large model may take seconds: with less, a worker that is merely busy would be
+killed again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class Settings:
     model: 0.4 times the memory, 1.4 times the time)."""
     step_limit_s: float = 0.0
     """A worker that is in one step for longer, without getting to its next layer, hangs: it is
-    replaced. 0 is half an hour."""
+    replaced. 0 is half an hour; other values are finite, ``MIN_STEP_LIMIT_S`` at least."""
     deterministic: bool = False
     """A job gives the same bits every time, alone or shared: sums have one order whatever the batch
     and the threads, and a batch is drawn from the version that its number says."""
@@ -91,8 +95,11 @@ class Settings:
                 f"{max(counts[1:])} workers of one kind: at most {MAX_WORKERS}, each of which has "
                 "its own copy of what it works on"
             )
-        if not self.step_limit_s >= 0:
-            raise ConfigError(f"a step limit of {self.step_limit_s:g} s is none: give seconds")
+        if self.step_limit_s and not MIN_STEP_LIMIT_S <= self.step_limit_s < math.inf:
+            raise ConfigError(
+                f"a step limit of {self.step_limit_s:g} s: give {MIN_STEP_LIMIT_S:g} or more "
+                f"seconds, or leave it out for {STEP_LIMIT_S:g}"
+            )
         if self.deterministic and shape.by_transformers:
             raise ConfigError(
                 f"{shape.name} runs through transformers, and deterministic mode is for models of "

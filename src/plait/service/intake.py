@@ -1,6 +1,11 @@
 """Intake: the requests of one model as they come: durable, and in their place, before they are
 acknowledged. A number is one request's for good, or was used up without any. One that is far beyond
 all others (``order``) is refused and stays unused: its model's client alone waits for it.
+
+What has ended is bounded in memory, gradients excepted until a step commits them (a crash of the
+workers has them made again): what ended long ago is let go, and only the store knows of it then.
+Nothing is let go from which a step that is under way, or on its way here, could still learn why it
+must fail (``spoilt``); nor is number 0.
 """
 
 from collections.abc import Callable
@@ -21,6 +26,9 @@ from plait.store.rows import MutationStatus
 AHEAD = 8
 """Requests that are read before their turn, and gradients asked for at once: enough that a worker
 never waits for the next, few enough that a line's memory is bounded."""
+REMEMBERED = 1024
+"""The newest numbers of which a line itself knows how they ended. It looks for older ones when so
+many more have been due: about three times as many are the most."""
 GIVEN_UP = "it never came, and what came after it has waited long enough"
 
 
@@ -42,6 +50,10 @@ class Intake:
         self._stamps, self._clock, self._on_come = stamps, clock, on_come
         self.order = Order()
         self.entries: dict[int, Entry] = {}
+        self.committed = -1
+        """The last number that a version holds: what came before is not done again."""
+        self._sweep_at, self._swept_at = REMEMBERED, 0.0
+        """From which number on it is looked for what can be let go, and when it was last."""
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's. RequestError
@@ -76,8 +88,8 @@ class Intake:
         self._on_come()
 
     def has(self, seq: int) -> bool:
-        """True if there was a request of that number."""
-        return seq in self.entries
+        """True if there was a request of that number, or it was given up."""
+        return seq in self.entries or self.order.used(seq)
 
     async def skip(self, seq: int, reason: str) -> None:
         """Use up a number; one that could not be given to a request either stays as it is."""
@@ -120,9 +132,24 @@ class Intake:
             self.entries[row.seq] = entry
             self._stamps.seen(max(row.accepted_at, row.finished_at or 0.0))
         seqs = sorted(self.entries)
-        start = seqs[0] if seqs else 0
-        self.order.rewind(start, seqs, self._clock())
+        self.order.rewind(seqs[0] if seqs else 0, seqs, self._clock())
+        self._swept_at = self._stamps.next()
 
     def here(self) -> list[Entry]:
         """Those that are in the store."""
         return [entry for entry in self.entries.values() if entry.durable.is_set()]
+
+    def let_go(self) -> None:
+        """Forget what ended before the last look, up to the first that did not. Looks now and then
+        only: the more there is, the less often."""
+        if self.order.next < self._sweep_at:
+            return
+        entries = self.entries.values()
+        before = min([self._swept_at, *(e.accepted_at for e in entries if not e.ended)])
+        late = [e.seq for e in entries if e.ended_at is None or e.ended_at >= before]
+        until = min([self.order.next - REMEMBERED, *late])
+        for entry in [e for e in entries if 0 < e.seq < until]:
+            if entry.seq <= self.committed or not entry.again:
+                del self.entries[entry.seq]
+        self._sweep_at = self.order.next + max(REMEMBERED, len(self.entries) // 2)
+        self._swept_at = self._stamps.next()

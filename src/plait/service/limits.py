@@ -6,7 +6,8 @@ told to come again (``Limited``, with the seconds) or waits with a reason (``Hol
 fails a run. Invariants: one tenant's use never changes another's answer; what was counted as open
 is counted down again, however it ends. Memory is per known tenant, so it is bounded.
 
-A bucket may be overdrawn: work is paid when it is done, and the debt is waited off.
+A bucket may be overdrawn: work is paid when it is done, and the debt is waited off. New limits
+are no gift: a bucket stays as full as it was, in proportion, and a debt stays the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,6 +70,13 @@ class Bucket:
         self._rate, self._burst = rate, burst
         self._held, self._at = burst, now
 
+    def at_rate(self, rate: float, burst: float, now: float) -> "Bucket":
+        """The same at another rate: as full in proportion, or with the same debt."""
+        self._fill(now)
+        changed = Bucket(rate, burst, now)
+        changed._held = self._held * (burst / self._burst if self._held > 0 else 1.0)
+        return changed
+
     def take(self, n: float, now: float) -> float:
         """Take ``n``: 0; or take nothing: seconds until there are so many."""
         self._fill(now)
@@ -113,18 +121,26 @@ class Limits:
     def put(self, tenant_id: TenantId, limits: TenantLimits, *, device_s: float = 0.0) -> None:
         """Know a tenant, or its new limits; what it has open and has used stays."""
         old = self._accounts.get(tenant_id)
-        now, rate, tokens = self.now(), limits.requests_per_s, limits.tokens_per_min
+        rate, tokens = limits.requests_per_s, limits.tokens_per_min
         if old is not None and old.limits == limits:
             return
         self._accounts[tenant_id] = _Account(
             limits=limits,
-            requests=None if rate is None else Bucket(rate, max(1.0, rate * BURST_S), now),
-            tokens=None if tokens is None else Bucket(tokens / MINUTE_S, tokens, now),
+            requests=None
+            if rate is None
+            else self._bucket(old.requests if old else None, rate, max(1.0, rate * BURST_S)),
+            tokens=None
+            if tokens is None
+            else self._bucket(old.tokens if old else None, tokens / MINUTE_S, tokens),
             n_open=old.n_open if old else 0,
             body_bytes=old.body_bytes if old else 0,
             places=old.places if old else Places(),
             device_s=old.device_s if old else device_s,
         )
+
+    def _bucket(self, old: Bucket | None, rate: float, burst: float) -> Bucket:
+        now = self.now()
+        return Bucket(rate, burst, now) if old is None else old.at_rate(rate, burst, now)
 
     @contextmanager
     def request(self, tenant_id: TenantId) -> Iterator[None]:

@@ -38,8 +38,6 @@ IDLE_S = 300.0
 """After so long without a request a model leaves its worker; it is back in the time of a load."""
 AGAIN_S = 1.0
 """Before another try where workers are gone, or a limit holds."""
-REMEMBERED = 1024
-"""Numbers before the last committed one of which the line itself knows how they ended."""
 
 
 class Line:
@@ -142,6 +140,7 @@ class Line:
     async def _serve(self) -> None:
         """Carry out requests from the last committed one on, until there are none for long."""
         last, told_again = await self._hands.committed()
+        self.intake.committed = last
         self._lost = ""
         for entry in [e for e in self.intake.here() if e.seq <= last and not e.ended]:
             if entry.seq == last and told_again is not None:
@@ -154,19 +153,20 @@ class Line:
         if not self.doom:
             await self._hands.take_up()
         while (seq := await self._due()) is not None:
-            entry = self.intake.entries[seq]
-            if entry.ended and not entry.again:
+            due = self.intake.entries.get(seq)
+            if due is None or (due.ended and not due.again):
                 continue
             if self.doom:
-                if not entry.ended:
-                    await self._end(entry, Failed(error=self.doom, category="user"))
+                if not due.ended:
+                    await self._end(due, Failed(error=self.doom, category="user"))
                 continue
-            await self._start(entry)
+            await self._start(due)
         await self._under_way.settle()
         await self._hands.leave(ended=self.doom)
 
     async def _due(self) -> int | None:
         """The next number; None when it is time to leave."""
+        self.intake.let_go()
         while (seq := self.intake.order.take()) is None:
             self._changed.clear()
             self._under_way.collect()
@@ -256,9 +256,8 @@ class Line:
 
     async def _end(self, entry: Entry, outcome: Ready | Failed) -> None:
         await self._endings.end(entry, outcome)
-        if entry.kind in COMMITS:
-            for seq in [s for s in self.intake.entries if s < entry.seq - REMEMBERED]:
-                del self.intake.entries[seq]
+        if entry.kind in COMMITS and isinstance(outcome, Ready):
+            self.intake.committed = entry.seq
 
     def unmade(self) -> NotDone:
         """Why there is no model to work on, if so."""

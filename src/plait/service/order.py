@@ -3,13 +3,15 @@
 Numbers run from 0 (what makes the model). They may come in any order; each is due when every
 smaller one has been. A number that never comes would hold up all behind it: when nothing new has
 come for ``GAP_S``, the missing ones below the smallest that waits are given up. A number that has
-been due, or was given up, is used: coming again it is an old one.
+been due, or was given up, is used: coming again it is an old one, and what of those is not at hand
+any more is not due a second time.
 
 A number that would leave more than ``MAX_MISSING`` unused before it is not taken: each of them is
 written down when it is given up.
 """
 
 import heapq
+from collections import deque
 
 GAP_S = 60.0
 """``forward_backward_custom`` of the Tinker SDK takes two numbers for each chunk and never uses
@@ -26,7 +28,11 @@ class Order:
     def __init__(self, start: int = 0) -> None:
         """``start``: the smallest number that may still come."""
         self.next = start
-        """The number that is due next."""
+        """The smallest number that has not been due."""
+        self._been = 0
+        """All before it have been due here."""
+        self._again: deque[int] = deque()
+        """Those that have been and are due once more, before all others."""
         self._here: list[int] = []
         self._known: set[int] = set()
         self._last_s = 0.0
@@ -52,16 +58,18 @@ class Order:
 
     def take(self) -> int | None:
         """The number that is due, which is then used; None if it has not come."""
+        if self._again:
+            return self._again.popleft()
         if not self._here or self._here[0] != self.next:
             return None
         seq = heapq.heappop(self._here)
         self._known.discard(seq)
-        self.next = seq + 1
+        self.next = self._been = seq + 1
         return seq
 
     def gives_up_at(self) -> float | None:
         """When the numbers missing now are given up; None if none holds another up."""
-        held_up = self._here and self._here[0] != self.next
+        held_up = not self._again and self._here and self._here[0] != self.next
         return self._last_s + GAP_S if held_up else None
 
     def missing(self) -> range:
@@ -70,12 +78,15 @@ class Order:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that are here and were not due yet."""
-        return len(self._here)
+        """Requests that are here and were not due yet, or are again."""
+        return len(self._again) + len(self._here)
 
     def rewind(self, seq: int, here: list[int], now: float | None = None) -> None:
-        """Go on from ``seq``, with ``here`` at hand: what follows it is to be done again. With a
-        time, they have all come then."""
-        self.next, self._here, self._known = seq, sorted(here), set(here)
+        """Go on from ``seq``, with ``here`` at hand: what of that has been due is so again; what
+        has been and is not at hand is not. With a time, they have all come then."""
+        self.next = max(self._been, seq)
+        self._again = deque(sorted(s for s in here if seq <= s < self.next))
+        self._here = sorted(s for s in here if s >= self.next)
+        self._known = set(self._here)
         if now is not None:
             self._last_s = now

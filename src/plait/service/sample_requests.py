@@ -6,7 +6,8 @@ told to ask anew (RequestLost), as after its answer was let go.
 
 Invariants: a request ends in an answer or an error; an answer stays ``READ_S`` after it was first
 read, or until it is told to be forgotten, and unread ones ``UNREAD_S``; all kept answers together
-take ``MAX_BYTES`` at most, the oldest go first.
+take ``MAX_BYTES`` at most, the oldest go first. So do logs of ends beyond ``MAX_LOGS`` of a
+sampler: whose log went is told once more of what is still kept; its cursor goes on.
 """
 
 import asyncio
@@ -32,6 +33,9 @@ UNREAD_S = 3600.0
 MAX_BYTES = 512 << 20
 SWEPT = 32
 """Answers looked at when one is added: more leave than come."""
+
+MAX_LOGS = 256
+"""Of one sampler: a client and its copies ask for one each, and none of them has so many."""
 
 Key = tuple[str, int]
 
@@ -62,6 +66,7 @@ class _Log:
     ends: deque[Key]
     first: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    n_asking: int = 0
 
     @property
     def end(self) -> int:
@@ -96,7 +101,7 @@ class SampleRequests:
         self._ended: OrderedDict[Key, _Request] = OrderedDict()
         """Those with an answer, in order of their end."""
         self._logs: dict[tuple[str, int], _Log] = {}
-        """By sampler and copy of its client, of those that ask for one."""
+        """By sampler and copy of its client, of those that ask for one; who asked last is last."""
         self._kept_bytes = 0
 
     def owns(self, request_id: str) -> bool:
@@ -143,19 +148,36 @@ class SampleRequests:
     ) -> tuple[Sequence[Ended], int]:
         """Samples of one copy of a client that ended after ``cursor``, and the new cursor."""
         await self._source(who, sampler_id)
-        group = sampler_id, clone
-        log = self._logs.get(group)
-        if log is None:
-            mine = [k for k in self._ended if k[0] == sampler_id and k[1] // CLONE == clone]
-            log = self._logs[group] = _Log(deque(mine))
+        log = self._log(sampler_id, clone, cursor)
         log.trim(cursor)
         if not log.after(cursor):
             log.news.clear()
-            with contextlib.suppress(TimeoutError):
+            log.n_asking += 1
+            try:
                 async with asyncio.timeout(wait_s):
                     await log.news.wait()
+            except TimeoutError:
+                pass
+            finally:
+                log.n_asking -= 1
         found = (self._requests.get(key) for key in log.after(cursor))
         return tuple(self._as_ended(r) for r in found if r is not None), log.end
+
+    def _log(self, sampler_id: str, clone: int, cursor: int) -> _Log:
+        """That of one copy of a client; a new one takes the place of the sampler's oldest that
+        nobody waits at."""
+        group = sampler_id, clone
+        if (log := self._logs.pop(group, None)) is None:
+            log = _Log(
+                deque(k for k in self._ended if k[0] == sampler_id and k[1] // CLONE == clone),
+                first=cursor,
+            )
+            others = [g for g in self._logs if g[0] == sampler_id]
+            idle = [g for g in others if not self._logs[g].n_asking]
+            for oldest in idle[: max(0, len(others) + 1 - MAX_LOGS)]:
+                del self._logs[oldest]
+        self._logs[group] = log
+        return log
 
     async def forget(self, who: Who, request_ids: Sequence[str]) -> None:
         """The answers have been read."""
