@@ -428,11 +428,14 @@ def test_a_step_that_failed_lets_no_gradient_go(machine: LineMachine) -> None:
     gradients = tuple(range(1, MANY + 1))
     for kind in (*["gradient"] * MANY, "bad gradient", "step"):
         machine._ask(machine._next(), kind, 0)
+    for _ in range(2 * MANY):
+        machine._ask(machine._next(), "save", 0)
     _ends(machine)
-    machine.dies(0)
-    machine._ask(machine._next(), "step", 2)
+    machine.workers_die(0)
+    step = machine._next()
+    machine._ask(step, "step", 2)
     _ends(machine)
-    assert machine.disk.steps == [(MANY + 3, gradients)]
+    assert machine.disk.steps == [(step, gradients)]
 
 
 def test_a_gradient_that_fails_late_is_known_to_the_step_far_behind_it(
