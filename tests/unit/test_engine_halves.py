@@ -170,3 +170,19 @@ def test_each_thread_gathers_into_its_own_memory(model: Path) -> None:
     other.start()
     other.join()
     assert k.unique().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_half_knows_the_blocks_of_steps_that_were_whole(
+    model: Path, adapters: dict[RunId, str]
+) -> None:
+    asked = op("a", BLOCKS, n=8, max_tokens=40)
+    want = finish(engine(model, adapters, lanes=1), asked)["a"]
+    made = engine(model, adapters)
+    made.add(asked)
+    found, n = {}, 0
+    while made.has_work():
+        torch.set_num_threads(1 if n // 6 % 2 else 2)
+        found.update(made.step().finished)
+        n += 1
+    assert_close(found["a"], want)

@@ -1,5 +1,6 @@
 """Options: what all verbs share: how the command looks, in which form it answers, how it fails."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ def told(*, again: str = "") -> Iterator[None]:
     except OSError as error:
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}: give another place", file=sys.stderr)
+        then = ": give another place" if error.filename or error.errno == errno.ENOSPC else ""
+        print(f"error: {where}{error.strerror or error}{then}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print(f"interrupted: go on with  {again}" if again else "interrupted", file=sys.stderr)

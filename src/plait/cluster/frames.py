@@ -19,5 +19,5 @@ async def read_frame(reader: asyncio.StreamReader, most: int) -> tuple[int, byte
     """The next frame; IncompleteReadError at the channel's end, ValueError over ``most`` bytes."""
     number, n_bytes = HEADER.unpack(await reader.readexactly(HEADER.size))
     if n_bytes > most:
-        raise ValueError(f"its reply had {n_bytes} bytes, at most {most} are read")
+        raise ValueError(f"a frame of {n_bytes} bytes came, at most {most} are read")
     return number, await reader.readexactly(n_bytes)

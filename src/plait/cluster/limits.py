@@ -1,4 +1,5 @@
-"""Limits: what a process that runs a user's code takes of the machine at most.
+"""Limits: what a process that runs a user's code takes of the machine at most, and that it goes
+first.
 
 Set by the process on itself before it imports any of that code; they hold for all that it starts,
 each by itself.
@@ -12,12 +13,15 @@ FIRST_TO_GO = 1000
 """What the kernel has to be told to end these processes before any other."""
 
 
-def limit_memory(n_bytes: int) -> None:
-    """Private memory. Where many processes together leave the machine none, they are ended before
-    any other (Linux)."""
-    _lower(resource.RLIMIT_DATA, n_bytes)
+def goes_first() -> None:
+    """Where memory runs out these processes are ended before any other (Linux)."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
+
+
+def limit_memory(n_bytes: int) -> None:
+    """Private memory."""
+    _lower(resource.RLIMIT_DATA, n_bytes)
 
 
 def limit_files(n_bytes: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from plait.cluster.frames import HEADER, frame
 from plait.cluster.keeper import kept
-from plait.cluster.limits import limit_memory
+from plait.cluster.limits import goes_first, limit_memory
 from plait.core.errors import RewardError
 from plait.core.text import told
 from plait.rewards.calling import Function, call_function, load_function
@@ -50,6 +50,7 @@ def _serve(request: dict[str, Any], functions: dict[str, Function]) -> dict[str,
     kind, target = request["kind"], request["target"]
     if kind == "setup":
         sys.path[:0] = [p for p in request["sys_path"] if p not in sys.path]
+        goes_first()
         limit_memory(request["memory_bytes"])
         return {}
     if kind == "load":

@@ -92,8 +92,8 @@ class Settings:
             )
         if max(counts[1:]) > MAX_WORKERS:
             raise ConfigError(
-                f"{max(counts[1:])} workers of one kind: at most {MAX_WORKERS}, each of which has "
-                "its own copy of what it works on"
+                f"{max(counts[1:])} workers of one kind: give at most {MAX_WORKERS}, since "
+                "each has its own copy of what it works on"
             )
         if self.step_limit_s and not MIN_STEP_LIMIT_S <= self.step_limit_s < math.inf:
             raise ConfigError(

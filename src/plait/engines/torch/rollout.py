@@ -260,6 +260,8 @@ class TorchRollout:
         parts: tuple[Plan, ...] = (plan,)
         if self._lanes.n > 1 and torch.get_num_threads() > 1:
             parts = halves(plan, max(LEAST_ROWS, self._model.least_rows()))
+        for idle in self._batchers[len(parts) :]:
+            idle.reset()  # it sees no block that this step gives: its next part begins anew
         return [b.build(part) for b, part in zip(self._batchers, parts, strict=False)]
 
     def _run(self, plan: Plan, batches: Seq[Batch], key: Key | None) -> list[Request]:

@@ -54,6 +54,7 @@ class Channel:
                 await self._child.drained()
             return bytes(await answer)
         finally:
+            answer.cancel()  # of no effect on one that has come; else nobody would read its error
             if number in self._asked:
                 self._give_up(number)
 

@@ -40,7 +40,8 @@ class Samples:
         kind = request["kind"]
         if kind == "cancel":
             if (task := self._tasks.get(request["number"])) is not None:
-                task.cancel()
+                # Once it has begun: a task that is cancelled before that would not answer.
+                asyncio.get_running_loop().call_soon(task.cancel)
         elif kind == "close":
             self._close(request["sample"])
         else:

@@ -81,7 +81,7 @@ class ApartSource:
             if self._deaths >= MAX_DEATHS:
                 raise EnvironmentFailure(
                     f"its process ended {self._deaths} times in a row, the last time because: "
-                    f"{self._last}"
+                    f"{self._last} (environment.log may say more): mend it and submit the job anew"
                 )
             self._channel = await self._started()
             return self._channel
@@ -122,11 +122,16 @@ class ApartSource:
             async with asyncio.timeout(MAKE_S):
                 made = read_reply(Made, await channel.ask(self._setup))
             if self._made not in (None, made):
-                raise EnvironmentFailure(f"it was {self._made}, and made again it is {made}")
+                raise EnvironmentFailure(
+                    f"made again it says other things of itself ({made} instead of {self._made}): "
+                    "let them depend on its configuration and seed alone"
+                )
         except BaseException as error:
             await channel.aclose("it could not be made")
             if isinstance(error, TimeoutError):
-                raise EnvironmentFailure(f"it was not made within {MAKE_S:g} s") from None
+                raise EnvironmentFailure(
+                    f"it was not made within {MAKE_S:g} s: do less when it is imported and made"
+                ) from None
             if isinstance(error, ChildDied):
                 raise EnvironmentFailure(f"its process ended as it was made ({error})") from error
             raise

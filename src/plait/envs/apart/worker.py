@@ -19,7 +19,7 @@ from typing import Any
 
 from plait.cluster.frames import frame, read_frame
 from plait.cluster.keeper import kept
-from plait.cluster.limits import limit_files, limit_memory, limit_processes
+from plait.cluster.limits import goes_first, limit_files, limit_memory, limit_processes
 from plait.envs.apart.making import make
 from plait.envs.apart.printing import bounded_prints
 from plait.envs.apart.samples import Samples
@@ -67,7 +67,7 @@ async def _serve(channel: socket.socket) -> None:
     while True:
         try:
             number, request = await _request(reader)
-        except (asyncio.IncompleteReadError, OSError):
+        except (asyncio.IncompleteReadError, OSError, ValueError):
             os._exit(0)  # nobody asks any more: whatever the code still does is for nobody
         samples.take(number, request)
 
@@ -79,6 +79,7 @@ async def _request(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
 
 def _limit(setup: dict[str, Any]) -> None:
     sys.path[:0] = [p for p in setup["sys_path"] if p not in sys.path]
+    goes_first()
     limit_memory(setup["memory_bytes"])
     limit_files(MAX_FILE_BYTES)
     limit_processes(MAX_PROCESSES)
