@@ -63,7 +63,9 @@ def foreign_model(
     config = getattr(transformers, f"{name}Config")(**found)
     for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
         setattr(config, key, None)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.random.fork_rng():  # the same model whichever tests ran before
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in model.parameters():

@@ -152,7 +152,12 @@ def test_a_policy_that_explodes_on_the_real_engine(tmp_path: Path) -> None:
     sums = {"groups": 4, "limits": {"max_tokens": 8}, "steps": 4}
     specs = [
         job("at-once", "tiny", **sums, optimizer={"learning_rate": 1e39}),
-        job("later", "tiny", **sums | {"steps": 12}, optimizer={"learning_rate": 1e30}),
+        job(
+            "later",
+            "tiny",
+            **sums | {"steps": 12, "adapter": {"alpha": 1e9}},
+            optimizer={"learning_rate": 1e15},
+        ),
         job("calm", "tiny", **sums, optimizer={"learning_rate": 4e-3}),
     ]
 

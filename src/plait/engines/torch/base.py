@@ -109,7 +109,6 @@ def open_trainee(
     device: str,
     exact: bool,
     recompute: bool,
-    pack_head: bool,
     by_transformers: bool,
 ) -> Trainee:
     """The model for a training engine."""
@@ -120,7 +119,6 @@ def open_trainee(
             device=device,
             exact=exact,
             recompute=recompute,
-            pack_head=pack_head,
         )
     from plait.engines.torch.fallback.model import TransformersModel
 

@@ -31,7 +31,6 @@ def build(config: EngineConfig) -> Engines:
         torch.cuda.set_device(device)
         on_layer = _nothing
     exact = config.options.get("deterministic", 0.0) > 0
-    copies = config.options.get("pack_layers", 1.0) > 0
     if config.rollout:
         from plait.engines.torch.rollout import TorchRollout
 
@@ -41,7 +40,7 @@ def build(config: EngineConfig) -> Engines:
             block_size=config.block_size,
             max_seqs=config.max_seqs,
             max_batch_tokens=max(BATCH_TOKENS[device.type], config.max_seqs),
-            pack_layers=copies,
+            pack_layers=config.options.get("pack_layers", 1.0) > 0,
             on_layer=on_layer,
             exact=exact,
             dtype=dtype,
@@ -55,7 +54,6 @@ def build(config: EngineConfig) -> Engines:
             config.model_dir,
             memory_bytes=config.train_memory_bytes,
             recompute=config.options.get("recompute", 0.0) > 0,
-            pack_head=copies,
             on_layer=on_layer,
             exact=exact,
             dtype=dtype,

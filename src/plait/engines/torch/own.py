@@ -13,13 +13,13 @@ from plait.engines.torch.frame import Parts
 from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.kv import KV
 from plait.engines.torch.model import Adapters, Rope, forward
-from plait.engines.torch.packed import make_linear, packed_head
+from plait.engines.torch.packed import make_linear
 from plait.engines.torch.stack import Stack
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.params import RunParams
-from plait.engines.torch.train.products import Exact, Plain, Products
+from plait.engines.torch.train.products import PLAIN, Exact
 from plait.engines.torch.weights import load_weights
 
 
@@ -96,17 +96,13 @@ class OwnTrainee:
         device: str,
         exact: bool,
         recompute: bool,
-        pack_head: bool,
     ) -> None:
         if exact:
             check_exact(dtype, device)
         self.weights = load_weights(model_dir, dtype=dtype, device=device)
         self.arch, self.device = self.weights.arch, self.weights.device
         self.head_VD = self.weights.head
-        if exact:
-            self._by: Products = Exact(make_linear(self.weights)[0])
-        else:
-            self._by = Plain(packed_head(self.weights) if pack_head else None)
+        self._by = Exact(make_linear(self.weights)[0]) if exact else PLAIN
         self._rope = Rope(self.arch, self.device, dtype)
         self._recompute = recompute
 

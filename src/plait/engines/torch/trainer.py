@@ -64,7 +64,6 @@ class TorchTrain:
         max_tokens: int | None = None,
         lanes: int = LANES,
         recompute: bool = False,
-        pack_head: bool = True,
         on_layer: Callable[[], None] = lambda: None,
         exact: bool = False,
         by_transformers: bool = False,
@@ -72,7 +71,6 @@ class TorchTrain:
         device: str = "cpu",
     ) -> None:
         """``recompute`` saves most of a micro-batch's memory for the time of a forward pass;
-        ``pack_head`` costs a copy of the head where that makes it faster;
         ``by_transformers``: the reference, where our own forward would do as well."""
         self.shape = read_shape(model_dir)
         self._base_model = str(model_dir)
@@ -83,7 +81,6 @@ class TorchTrain:
             device=device,
             exact=exact,
             recompute=recompute,
-            pack_head=pack_head,
             by_transformers=by_transformers,
         )
         self._arch, self._device = self._model.arch, self._model.device

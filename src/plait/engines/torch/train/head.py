@@ -61,7 +61,6 @@ class _TargetLogprobs(torch.autograd.Function):
                 slope_SD[rows] = by.back(p_CV, head_VD)
             elif keep:
                 torch.mm(p_CV.to(head_VD.dtype), head_VD, out=slope_SD[rows])
-            del logits_CV, p_CV  # or two blocks would be held while the next is made
         if keep:
             ctx.save_for_backward(head_VD, targets_M, of_M, slope_SD)
         return out_M
@@ -86,7 +85,6 @@ class _TunedLogprobs(torch.autograd.Function):
         for rows, its, at_C, logits_CV in _blocks(h_SD, head_VD, of_M, by):
             add_adapters(h_SD[rows], logits_CV, _all_rows(adapter), by)
             out_M[its], _ = _evaluate(logits_CV, at_C, targets_M[its], by)
-            del logits_CV
         return out_M
 
     @staticmethod
@@ -114,15 +112,17 @@ def _blocks(h_SD, head_VD, of_M, by) -> Iterator[tuple[slice, slice, torch.Tenso
     base model's logits, which may be used up."""
     n, n_blocks = len(h_SD), -(-len(h_SD) // block_rows(len(head_VD)))
     n_rows = -(-n // n_blocks)  # equal ones: a few rows by themselves run at a fraction
-    # One buffer for every block: fresh pages would cost more than the softmax. (A packed head's
-    # product has its own, and gains more; memory that nobody touches costs nothing.)
-    buffer = h_SD.new_empty(n_rows, len(head_VD))
+    # One buffer for every block: fresh pages would cost more than the softmax.
+    buffer = None if by.exact else h_SD.new_empty(n_rows, len(head_VD))
     for start in range(0, n, n_rows):
         rows = slice(start, min(start + n_rows, n))
         ends = of_M.new_tensor([rows.start, rows.stop])
         its = slice(*torch.searchsorted(of_M, ends).tolist())
-        out_CV = buffer[: rows.stop - start]
-        yield rows, its, of_M[its] - start, by.logits(h_SD[rows], head_VD, out_CV)
+        if by.exact:
+            logits_CV = by.linear(h_SD[rows], head_VD, None)
+        else:
+            logits_CV = torch.mm(h_SD[rows], head_VD.T, out=buffer[: rows.stop - start])
+        yield rows, its, of_M[its] - start, logits_CV
 
 
 def _all_rows(adapter) -> Adapters:

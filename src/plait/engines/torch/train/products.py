@@ -1,12 +1,10 @@
 """Products: the matrix products and gates of training, plain or exact.
 
-``Plain`` is what is fastest; it can have a packed copy of the head, whose product takes two thirds
-of the time then. ``Exact`` gives the same bits with any number of threads, and in the forward pass
-those of the sampler (``engines.torch.exact``), at the price of a packed copy of all weights: to
-pack them anew in each product would cost a fifth of the time.
+``PLAIN`` is what is fastest. ``Exact`` gives the same bits with any number of threads, and in the
+forward pass those of the sampler (``engines.torch.exact``), at the price of a packed copy of the
+weights: to pack them anew in each product would cost a fifth of the time.
 
-Shapes: N tokens, I inputs and O outputs, R rows of an adapter, J inner size of the MLP; C rows of a
-block of logits, D hidden, V vocabulary.
+Shapes: N tokens, I inputs and O outputs, R rows of an adapter, J inner size of the MLP.
 """
 
 from typing import Protocol
@@ -15,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from plait.engines.torch import exact
-from plait.engines.torch.packed import Linear, packed_product, plain_rows
+from plait.engines.torch.packed import Linear, plain_rows
 
 
 class Products(Protocol):
@@ -27,12 +25,6 @@ class Products(Protocol):
         self, x_NI: torch.Tensor, w_OI: torch.Tensor, bias_O: torch.Tensor | None
     ) -> torch.Tensor:
         """``x W^T + bias``."""
-        ...
-
-    def logits(
-        self, h_CD: torch.Tensor, head_VD: torch.Tensor, out_CV: torch.Tensor
-    ) -> torch.Tensor:
-        """``h W^T``; in ``out``, or in memory of its own where the product makes that."""
         ...
 
     def back(self, dy_NO: torch.Tensor, w_OI: torch.Tensor) -> torch.Tensor:
@@ -62,22 +54,14 @@ class Products(Protocol):
         ...
 
 
-class Plain:
+class _Plain:
     """The adapters' products keep the long dimension last (u is R × N, B is R × O): with so few
     rows the other way round runs at a tenth of the rate."""
 
     exact = False
 
-    def __init__(self, packed_head: torch.Tensor | None = None) -> None:
-        self._packed_head = packed_head
-
     def linear(self, x_NI, w_OI, bias_O):
         return F.linear(x_NI, w_OI, bias_O)
-
-    def logits(self, h_CD, head_VD, out_CV):
-        if self._packed_head is None:
-            return torch.mm(h_CD, head_VD.T, out=out_CV)
-        return packed_product(h_CD, self._packed_head)
 
     def back(self, dy_NO, w_OI):
         return dy_NO @ w_OI
@@ -113,9 +97,6 @@ class Exact:
     def linear(self, x_NI, w_OI, bias_O):
         return self._base(x_NI, w_OI, bias_O)
 
-    def logits(self, h_CD, head_VD, out_CV):
-        return self._base(h_CD, head_VD, None)
-
     def back(self, dy_NO, w_OI):
         n = len(dy_NO)
         missing = plain_rows() - n
@@ -141,4 +122,4 @@ class Exact:
             )
 
 
-PLAIN: Products = Plain()
+PLAIN: Products = _Plain()
