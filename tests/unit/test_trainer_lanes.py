@@ -16,8 +16,8 @@ from trainer_support import drain, n_seqs, relative_l2
 from plait.core.errors import EngineError
 from plait.core.ids import RunId
 from plait.engines.torch import own as module
+from plait.engines.torch.lanes import Lanes
 from plait.engines.torch.train import packing
-from plait.engines.torch.train.lanes import Lanes
 
 WAIT_S = 10
 

@@ -17,11 +17,11 @@ from plait.core.errors import EngineError
 from plait.engines.torch.batch import Batch
 from plait.engines.torch.graphs import Graphs
 from plait.engines.torch.kv import KV
+from plait.engines.torch.lanes import OnLayer
 from plait.engines.torch.model import Adapters
 from plait.engines.torch.own import OwnSampler, OwnTrainee
 from plait.engines.torch.sizes import Sizes
 from plait.engines.torch.train.batch import Packed
-from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
 from plait.models.shape import check_architecture, why_not_own
 

@@ -1,4 +1,4 @@
-"""Halves: a step's rows in two plans that are carried out side by side (``train.lanes``).
+"""Halves: a step's rows in two plans that are carried out side by side (``lanes``).
 
 A team of all cores waits at the end of every product for whichever of its threads has lost its core
 to somebody else (a client, the server, a grader): then it is slower than one thread by itself. Two

@@ -12,11 +12,11 @@ from plait.engines.torch.exact import check_exact, silu
 from plait.engines.torch.frame import Parts
 from plait.engines.torch.graphs import Graphs, make_record
 from plait.engines.torch.kv import KV
+from plait.engines.torch.lanes import OnLayer
 from plait.engines.torch.model import Adapters, Rope, forward
 from plait.engines.torch.packed import make_linear
 from plait.engines.torch.stack import Stack
 from plait.engines.torch.train.batch import Packed
-from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.model import logprobs
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.products import PLAIN, Exact

@@ -29,6 +29,7 @@ from plait.engines.torch.blocks import Blocks, Policy
 from plait.engines.torch.halves import LEAST_ROWS, halves
 from plait.engines.torch.intake import Intake
 from plait.engines.torch.kv import KV
+from plait.engines.torch.lanes import LANES, Lanes, OnLayer
 from plait.engines.torch.lora import LoraBatch, Pieces, pack_adapter
 from plait.engines.torch.noise import draw_keys
 from plait.engines.torch.packed import one_row, plain_rows
@@ -37,12 +38,8 @@ from plait.engines.torch.sampling import Draws, draw
 from plait.engines.torch.schedule import Plan, Scheduler
 from plait.engines.torch.scoring import score_prompts
 from plait.engines.torch.sequence import Request
-from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.models.shape import read_shape
 from plait.models.tokenizer import Tokenizer
-
-LANES = 2
-"""Parts of a step at once on a CPU, however many cores it has."""
 
 
 @dataclass(slots=True)

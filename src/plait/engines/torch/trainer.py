@@ -25,11 +25,11 @@ from plait.core.runs import LoraSpec
 from plait.engines.factory import TRAIN_BYTES
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.base import open_trainee
+from plait.engines.torch.lanes import LANES, Lanes, OnLayer
 from plait.engines.torch.train.adamw import adamw_step
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.checked import check
 from plait.engines.torch.train.head import block_rows
-from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.learning import Lesson, learn
 from plait.engines.torch.train.losses import choose
 from plait.engines.torch.train.packing import (
@@ -47,10 +47,6 @@ from plait.models.registry import read_shape
 MAX_TOKENS = {"cpu": 512, "cuda": 32_768}
 """Tokens of a micro-batch at most, so that control returns often. Fewer cost more than they save: a
 prefix is computed once per micro-batch (measured: 256 tokens take 1.4 times as long)."""
-
-LANES = 2
-"""Micro-batches at once on a CPU, however many cores it has: so neither results nor bits depend on
-that."""
 
 
 class TorchTrain:

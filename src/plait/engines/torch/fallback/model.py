@@ -24,12 +24,12 @@ from plait.engines.torch.fallback.board import Project
 from plait.engines.torch.fallback.load import load, told
 from plait.engines.torch.fallback.trial import measure, try_out
 from plait.engines.torch.kv import KV
+from plait.engines.torch.lanes import OnLayer
 from plait.engines.torch.model import Adapters
 from plait.engines.torch.packed import one_row, plain_rows
 from plait.engines.torch.train import ops
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.head import block_rows
-from plait.engines.torch.train.lanes import OnLayer
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.scored import Scored, gathered, moving
 

@@ -16,9 +16,9 @@ import torch
 from plait.core.errors import EngineError, NotFinite, PlaitError
 from plait.core.operations import ForwardResult
 from plait.engines.protocol import TrainStep
+from plait.engines.torch.lanes import Lanes, OnLayer
 from plait.engines.torch.train.adamw import has_norm
 from plait.engines.torch.train.batch import Packed
-from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.losses import Chosen, Report, metrics
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes

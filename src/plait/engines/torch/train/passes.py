@@ -20,9 +20,9 @@ from plait.core.errors import EngineError, PlaitError
 from plait.core.ids import RunId
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.exact import VECTOR
+from plait.engines.torch.lanes import Lanes, OnLayer
 from plait.engines.torch.train.batch import Packed, pack
 from plait.engines.torch.train.checked import Checked
-from plait.engines.torch.train.lanes import Lanes, OnLayer
 from plait.engines.torch.train.packing import Batch, halves
 from plait.engines.torch.train.prefix import Family, families
 

@@ -1,4 +1,4 @@
-"""Lanes: micro-batches that are carried out side by side, each by a thread of its own.
+"""Lanes: micro-batches, or parts of a step, carried out side by side, each by its own thread.
 
 Two lanes with half the cores each beat one team of all of them: no barriers around small products,
 and one lane computes while the other is in Python. The owner's thread computes nothing meanwhile
@@ -19,6 +19,9 @@ import torch
 T = TypeVar("T")
 OnLayer = Callable[[], None]
 """To be called before each layer."""
+
+LANES = 2
+"""On a CPU, however many cores it has: so neither results nor bits depend on that."""
 
 
 class Lanes:
