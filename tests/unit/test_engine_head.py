@@ -10,8 +10,7 @@ import torch
 from random_models import private_cache, random_model
 from test_engine_exact import MINE, OTHER, THIRD, data_of, drawn, others, sampler, trainer
 from test_trainer_head import pytestmark as peft_warnings
-from test_trainer_head import saved_by_peft
-from trainer_support import drain
+from trainer_support import drain, saved_by_peft
 
 from plait.adapters.peft import WEIGHTS, Adapter, read_adapter, write_adapter
 from plait.core.errors import ModelError
@@ -207,7 +206,7 @@ def test_a_sample_moves_with_its_head(model: Path, adapters) -> None:
 
 
 def test_an_adapter_that_peft_has_saved_is_sampled(model: Path, tmp_path: Path) -> None:
-    theirs = saved_by_peft(model, tmp_path, torch.float32)
+    theirs = saved_by_peft(model, tmp_path)
     result = finish(engine(model, {ALL: str(tmp_path)}), op("x", ALL))["x"]
     tokens = torch.tensor([PROMPT + result.samples[0].tokens])
     with torch.no_grad():
@@ -219,7 +218,7 @@ def test_an_adapter_that_peft_has_saved_is_sampled(model: Path, tmp_path: Path) 
 def test_an_adapter_of_another_models_head_is_refused(model: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    saved_by_peft(model, tmp_path, torch.float32)
+    saved_by_peft(model, tmp_path)
     tensors = load_file(tmp_path / WEIGHTS)
     tensors["base_model.model.lm_head.base_layer.weight"].mul_(1.1)
     save_file(tensors, tmp_path / WEIGHTS)

@@ -10,7 +10,7 @@ from fallback_support import PEFT_WARNINGS, TOLERANCE, reference, stir, with_pre
 from foreign_models import foreign_model
 from random_models import random_model
 from safetensors.torch import load_file, save_file
-from trainer_support import RUN, drain, make_data, reference_logprobs, relative_l2
+from trainer_support import RUN, drain, make_data, reference_logprobs, relative_l2, saved_by_peft
 
 from plait.core.errors import ModelError, RequestError
 from plait.core.ids import OpId, RunId
@@ -132,21 +132,6 @@ def test_targets_are_all_linear_layers_but_the_head_unless_chosen(tmp_path: Path
     assert engine._run(RunId("c")).parts[-1].module == "lm_head"
     with pytest.raises(RequestError, match="'embed_out' matches no linear layer"):
         engine.create(RunId("d"), LoraSpec(targets=("embed_out",)))
-
-
-def saved_by_peft(model: Path, folder: Path):
-    """An adapter of peft's own making, which brings the base model's head along."""
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "down_proj", HEAD])
-    theirs = get_peft_model(reference(model, None), config)
-    g = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, p in theirs.named_parameters():
-            if "lora_" in name:
-                p.copy_(0.1 * torch.randn(p.shape, generator=g))
-    theirs.save_pretrained(folder)
-    return theirs.eval()
 
 
 def test_a_head_that_peft_has_saved_is_taken_with_its_own_base_alone(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from trainer_support import (
     reference_gradient,
     reference_logprobs,
     relative_l2,
+    saved_by_peft,
     stirred,
 )
 
@@ -258,23 +259,6 @@ def test_a_run_comes_back_and_goes_on_bit_for_bit(model: Path, tmp_path: Path) -
     assert torch.equal(again._run(RUN).flat, engine._run(RUN).flat)
 
 
-def saved_by_peft(model: Path, folder: Path, dtype: torch.dtype) -> Any:
-    """An adapter of peft's own making, which brings the base model's head along."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-    config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "down_proj", HEAD])
-    theirs = get_peft_model(base, config)
-    g = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, p in theirs.named_parameters():
-            if "lora_" in name:
-                p.copy_(0.1 * torch.randn(p.shape, generator=g))
-    theirs.save_pretrained(folder)
-    return theirs.eval()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_adapter_that_peft_has_saved_is_taken(
     model: Path, tmp_path: Path, dtype: torch.dtype
@@ -296,7 +280,7 @@ def test_an_adapter_that_peft_has_saved_is_taken(
 def test_an_adapter_of_another_head_is_refused(model: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    saved_by_peft(model, tmp_path, torch.float32)
+    saved_by_peft(model, tmp_path)
     tensors = load_file(tmp_path / WEIGHTS)
     tensors["base_model.model.lm_head.base_layer.weight"][5, 5] += 0.1
     save_file(tensors, tmp_path / WEIGHTS)

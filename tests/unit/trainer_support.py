@@ -94,3 +94,20 @@ def reference_gradient(model: Any, params: RunParams) -> torch.Tensor:
 
 def relative_l2(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def saved_by_peft(model: Path, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """An adapter of peft's own making, which brings the base model's head along."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+    config = LoraConfig(r=3, lora_alpha=5, target_modules=["q_proj", "down_proj", HEAD])
+    theirs = get_peft_model(base, config)
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in theirs.named_parameters():
+            if "lora_" in name:
+                p.copy_(0.1 * torch.randn(p.shape, generator=g))
+    theirs.save_pretrained(folder)
+    return theirs.eval()
