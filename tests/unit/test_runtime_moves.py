@@ -24,7 +24,8 @@ from plait.runtime.settings import Settings
 
 SOON_S = 60.0
 FIRST, SECOND = WorkerId("rollout-0"), WorkerId("rollout-1")
-N, LONG, SHORT = 24, 60, 3
+N, LONG, SHORT = 24, 60, 12
+"""Short ones last until all have been asked for, even where the test is held up in between."""
 pytestmark = pytest.mark.usefixtures("engine_path")
 
 
