@@ -12,7 +12,7 @@ from plait.core.errors import Limited, NotFound, RequestError, SessionEnded
 from plait.core.runs import LoraSpec
 from plait.service.limits import TenantLimits
 from plait.service.ports import Failed, Ready
-from plait.service.work import CheckpointKind, CreateModel, Kind, SaveCheckpoint
+from plait.service.work import CheckpointKind, CreateModel, Kind, LoadModel, SaveCheckpoint
 
 
 def _of_rank_2(model: Path) -> CreateModel:
@@ -196,3 +196,29 @@ def _noted(read: list[str], name: str, real: Callable[..., Any]) -> Callable[...
         return real(*args, **by)
 
     return call
+
+
+async def test_a_model_that_could_not_be_loaded_is_none(tmp_path: Path, byte_model: Path) -> None:
+    """Not one with weights of its own, which it has for a moment while it is made."""
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        found = await h.checkpoints.find(ALICE.tenant_id, path)
+        (found.folder / "adapter_model.safetensors").unlink()
+        two = Client(h, ALICE, one.session_id, 1)
+        asked = [
+            await two.send(Kind.LOAD_MODEL, LoadModel(path=path, optimizer=True), seq=0),
+            await two.gradient(1),
+            await two.step(),
+        ]
+        ends = [await two.end(request) for request in asked]
+        assert all(isinstance(end, Failed) for end in ends), ends
+        assert (await h.models.model(ALICE, two.model_id)).corrupted
+        assert (await one.get(await one.step())).version == 1
+    async with house(tmp_path, byte_model) as h:
+        two.house = h
+        end = await two.end(await two.gradient(1))
+        assert isinstance(end, Failed)
+        assert "was not made" in end.error

@@ -4,16 +4,17 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from service_support import ADAM, ALICE, BOB, SOON_S, Client, adapter, house
 
-from plait.core.errors import NotFound, SessionEnded, WorkerLost
+from plait.core.errors import NotFound, SessionEnded, StoreError, WorkerLost
 from plait.service import house as house_module
 from plait.service.house import House
 from plait.service.ports import Failed
-from plait.service.work import CheckpointKind, Kind, LoadModel, SaveCheckpoint, Step
+from plait.service.work import CheckpointKind, Kind, LoadModel, SaveCheckpoint, Snapshot, Step
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -181,3 +182,51 @@ async def test_checkpoints_are_shared_copied_expired_and_deleted(
         made = await theirs.send(Kind.LOAD_MODEL, LoadModel(path=copied, optimizer=True), seq=0)
         assert (await theirs.get(made)).model_id == theirs.model_id
         assert (await theirs.get(await theirs.gradient(1))).logprobs
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_sessions_samplers_are_freed_where_the_disk_refused_it_or_a_kill_came_first(
+    killed: bool, tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(house_module, "TICK_S", 0.01)
+    async with house(tmp_path, byte_model, sampling=None) as h:
+        one = await Client.open(h)
+        await one.get(await one.create(byte_model))
+        await one.get(await one.send(Kind.SAVE_SAMPLER, Snapshot(sampler_seq=0)))
+        with monkeypatch.context() as patched:
+            patched.setattr(h.store.samplers, "free_session", refuse)
+            with pytest.raises(StoreError):
+                await h.clients.finish(ALICE, one.session_id, "success", "")
+            assert len(h.store.samplers.live()) == 1
+            if killed:
+                await h._stack.aclose()
+        if not killed:
+            await _until(lambda: not h.store.samplers.live())
+    if killed:
+        async with house(tmp_path, byte_model, sampling=None) as h:
+            await _until(lambda: not h.store.samplers.live())
+    assert not (tmp_path / "samplers" / one.session_id).exists()
+
+
+async def test_a_duty_of_the_house_that_fails_keeps_it_from_no_other(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house_module, "TICK_S", 0.01)
+    monkeypatch.setattr(house_module, "SWEEP_TICKS", 1)
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="short", kind=CheckpointKind.TRAINING, ttl_s=0.5)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        (folder,) = (tmp_path / "checkpoints").rglob("short@*")
+
+        async def refuse() -> list[str]:
+            raise StoreError("the disk is full")
+
+        monkeypatch.setattr(h.sessions, "end_lost", refuse)
+        await _until(lambda: not folder.exists())
+        with pytest.raises(NotFound):
+            await h.models.checkpoint(ALICE, path)

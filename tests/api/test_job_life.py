@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from edge_support import edge, job, until
 from jobs_support import ended, file_of, running, submit
 
-from plait.core.errors import WorkerLost
+from plait.core.errors import StoreError, WorkerLost
 from plait.core.ids import RunId, TenantId
 from plait.obs.jsonl import read_jsonl
+from plait.service.jobs_api import course
 
 
 async def test_a_job_is_paused_resumed_and_cancelled(tmp_path: Path, byte_model: Path) -> None:
@@ -157,3 +159,50 @@ async def test_damaged_files_of_one_job_keep_no_job_from_the_list(
         listed = (await alice.get("/v1/jobs")).json()["jobs"]
         shown = {one["job_id"]: one["reward"] for one in listed}
         assert shown == rewards | {ids[1]: None}
+
+
+@pytest.mark.parametrize("when", ["begin", "end"])
+async def test_how_a_job_stands_is_written_down_as_soon_as_the_disk_takes_it(
+    when: str, tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "AGAIN_S", 0.05)
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        jobs, full = e.house.store.jobs, when == "begin"
+        real = jobs.set_status
+
+        def put(*args: Any, **by: Any) -> Any:
+            if full:
+                raise StoreError("the disk is full")
+            return real(*args, **by)
+
+        monkeypatch.setattr(jobs, "set_status", put)
+        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=4)))
+        url = f"/v1/jobs/{made['job_id']}"
+        if when == "end":
+            await until(lambda: running(alice, url))
+            full = True
+
+        async def refused() -> bool:
+            return bool("the disk is full" in (await alice.get(url)).json()["reason"])
+
+        await until(refused)
+        full = False
+        assert (await ended(alice, made["job_id"]))["status"] == "done"
+
+
+async def test_a_job_that_waits_for_the_disk_is_cancelled(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreError("the disk is full")
+
+    async with edge(tmp_path, byte_model) as e:
+        alice = await e.tenant("alice")
+        launch = await e.house.launch(str(byte_model))
+        monkeypatch.setattr(launch, "add_job", refuse)
+        (made,) = await submit(alice, file_of(byte_model, job("sums", steps=4)))
+        url = f"/v1/jobs/{made['job_id']}"
+
+        await until(lambda: running(alice, url))
+        assert (await alice.post(f"{url}/cancel")).json()["status"] == "cancelled"

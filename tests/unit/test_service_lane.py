@@ -300,3 +300,18 @@ async def test_when_the_lane_closes_who_waits_is_told(tmp_path: Path, byte_model
     assert [type(r) for r in undrawn] == [RunEnded] * len(undrawn)
     assert len(undrawn) >= n_parked
     assert len(lane) == 0
+
+
+async def test_a_tenant_goes_on_when_its_limit_is_raised(tmp_path: Path, byte_model: Path) -> None:
+    over = [True]
+
+    def hold(tenant: TenantId) -> Hold | None:
+        return Hold(reason="over 5 tokens a minute", retry_after_s=3600.0) if over[0] else None
+
+    async with lanes.lane(tmp_path, byte_model, hold=hold) as (_, lane):
+        waiting = asyncio.create_task(lane.sample(lanes.base(byte_model), work()))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        over[0] = False
+        async with asyncio.timeout(SOON_S):
+            assert tokens(await waiting)

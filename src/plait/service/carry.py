@@ -76,7 +76,7 @@ class Carrier:
     async def take_up(self) -> None:
         """The model at its last committed version, if it has one."""
         await self._admitted()
-        if self._known is not None and "step" in self._known.progress:
+        if self._known is not None and "step" in self._known.progress and self._line.made:
             self._launch, self._client = await self._residents.take_up(self._known, anew=True)
 
     async def _admitted(self) -> None:
@@ -210,7 +210,22 @@ class Carrier:
             )
         self._check_mine(self._known, source.base_model, source.lora)
         client = await self._make(self._known)
-        await client.load(found.folder, optimizer=work.optimizer, progress=self._progress(entry))
+        try:
+            await client.load(
+                found.folder, optimizer=work.optimizer, progress=self._progress(entry)
+            )
+        except PlaitError as error:
+            if self._launch is not None and not is_down(self._launch):
+                await self._unmake(str(error))
+            raise
+
+    async def _unmake(self, reason: str) -> None:
+        """There is no model after all: nobody may take the beginnings of it for one."""
+        if self._launch is not None:
+            self._residents.let_go(self._launch, self._owner.model_id)
+        self._launch = self._client = self._known = None
+        with contextlib.suppress(StoreError):  # its request tells the same
+            await self._residents.unmade(self._owner.model_id, reason, self._wall())
 
     def _check_mine(self, known: Known, base_model: str, lora: LoraSpec) -> None:
         """RequestError if there was a model of this number, which is not what is asked for."""

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +89,8 @@ class House:
         self._url = database or sqlite_url(self.directory / "plait.db")
         self._idle_s = idle_s
         self._lost_s, self._new_hex, self._sampling = session_lost_s, new_hex, sampling
+        self._to_free: set[str] = set()
+        """Sessions that are over and whose samplers are not free yet."""
         self.boot = new_hex(4)
         """Of this life: what was promised in another may have to be asked for again."""
 
@@ -108,6 +110,7 @@ class House:
             stack.push_async_callback(self.sampling.close)
             await self.sessions.recover()
             await self.sampling.recover()
+            self._to_free.update(await asyncio.to_thread(self.store.samplers.sessions_over))
             await self.lines.recover(self.sessions.lives)
             background = [
                 asyncio.create_task(self.launches.warm(), name="warm"),
@@ -238,25 +241,39 @@ class House:
 
     async def _session_over(self, session_id: str, reason: str) -> None:
         self.lines.end_session(session_id, f"session {session_id} is over ({reason})")
-        await self.sampling.end_session(session_id)
+        self._to_free.add(session_id)
+        await self._free()
+
+    async def _free(self) -> None:
+        """Free the samplers of sessions that are over: at their end; or, where that failed or a
+        crash came first, when there is time."""
+        for session_id in list(self._to_free):
+            await self.sampling.end_session(session_id)
+            self._to_free.discard(session_id)
 
     async def _tick(self) -> None:
         n = 0
         while True:
             await asyncio.sleep(TICK_S)
             n += 1
-            try:
-                await self.sessions.end_lost()
-                if n % SWEEP_TICKS == 0:
-                    self.lines.forget_idle()
-                    await self.checkpoints.expire_due()
-                    await self.launches.settle()
-                if n % TIDY_TICKS == 0:
-                    await self.writer.write(tidy, self.store, now=self.wall())
-            except StoreError as error:  # a full disk, say: the next tick tries again
-                log.error("housekeeping: %s", error)
-            except Exception:  # the recorder: nobody else would hear of it, and ticks must go on
-                log.exception("housekeeping")
+            await _recorded(self.sessions.end_lost())
+            await _recorded(self._free())
+            if n % SWEEP_TICKS == 0:
+                self.lines.forget_idle()
+                await _recorded(self.checkpoints.expire_due())
+                await _recorded(self.launches.settle())
+            if n % TIDY_TICKS == 0:
+                await _recorded(self.writer.write(tidy, self.store, now=self.wall()))
+
+
+async def _recorded(duty: Awaitable[object]) -> None:
+    """Do one of the house's duties: one that fails keeps it from no other, and is tried again."""
+    try:
+        await duty
+    except StoreError as error:  # a full disk, say
+        log.error("housekeeping: %s", error)
+    except Exception:  # the recorder: nobody else would hear of it, and ticks must go on
+        log.exception("housekeeping")
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

@@ -262,6 +262,12 @@ class Line:
         if entry.kind in COMMITS and isinstance(outcome, Ready):
             self.intake.committed = entry.seq
 
+    @property
+    def made(self) -> bool:
+        """False if the request that makes the model has failed."""
+        first = self.intake.entries.get(0)
+        return first is None or not first.failed
+
     def unmade(self) -> NotDone:
         """Why there is no model to work on, if so."""
         return unmade(self.intake.entries.get(0))

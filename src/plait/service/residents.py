@@ -110,6 +110,12 @@ class Residents:
             self._store.runs.set_status, run_of(model_id), RunStatus.DONE, reason=reason, now=now
         )
 
+    async def unmade(self, model_id: str, reason: str, now: float) -> None:
+        """What was to make it has failed half-way."""
+        await self._writer.write(
+            self._store.runs.set_status, run_of(model_id), RunStatus.FAILED, reason=reason, now=now
+        )
+
 
 def is_down(launch: Launch) -> bool:
     """True once nothing can run there any more."""

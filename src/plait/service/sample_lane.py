@@ -45,6 +45,8 @@ MEMORY = 0.2
 REMEMBERED = 10_000
 """Runs, the latest, of which it is known what their samples come to."""
 RETRY_S = 1.0
+LOOK_S = 1.0
+"""How often it is asked whether a tenant is still over its limit: the operator may have raised it."""
 
 OnDrawn = Callable[[m.Drawn], None]
 
@@ -285,7 +287,8 @@ class SampleLane:
             return
         self._held[tenant] = hold
         self._turns.hold(tenant)
-        asyncio.get_running_loop().call_later(hold.retry_after_s, self._ask_again, tenant)
+        again_s = min(hold.retry_after_s, LOOK_S)
+        asyncio.get_running_loop().call_later(again_s, self._ask_again, tenant)
 
     def _ask_again(self, tenant: TenantId) -> None:
         del self._held[tenant]

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from plait.core.errors import NotFound
 from plait.core.ids import RunId, TenantId
 from plait.store.database import Database
-from plait.store.schema import samplers
+from plait.store.schema import samplers, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +126,16 @@ class Samplers:
     def live(self) -> list[SamplerRow]:
         """All that are not free, in order of opening: what a restart has to serve."""
         return self._select(samplers.c.freed_at.is_(None))
+
+    def sessions_over(self) -> list[str]:
+        """Sessions that have ended and left some that are not free."""
+        query = (
+            sa.select(samplers.c.session_id)
+            .join(sessions, sessions.c.session_id == samplers.c.session_id)
+            .where(samplers.c.freed_at.is_(None), sessions.c.ended_at.is_not(None))
+        )
+        with self._database.read() as connection:
+            return sorted(connection.execute(query.distinct()).scalars())
 
     def _select(self, where: sa.ColumnElement[bool]) -> list[SamplerRow]:
         query = samplers.select().where(where)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from plait.core.errors import CLOSED, ConfigError, PlaitError, RunEnded
+from plait.core.errors import CLOSED, ConfigError, PlaitError, RunEnded, StoreError
 from plait.core.ids import RunId
 from plait.core.text import told
 from plait.jobs.launch import Launch
@@ -50,42 +50,67 @@ class Course:
             except PlaitError as error:  # NotFound too: it may be served again in another life
                 if str(error) == CLOSED:
                     return None, ""
-                led.waits = Waiting(reason=told(error))
-                await self._pause(led)
-                if led.doom is not None:
-                    return JobStatus.CANCELLED, led.doom
+                if not await self._pause(led, told(error)):
+                    return JobStatus.CANCELLED, led.doom or ""
                 continue
-            ended = await self._join(led, launch)
+            try:
+                ended = await self._begin(led, launch)
+            except (StoreError, RunEnded) as error:  # no room on the disk; the launch was left
+                if not await self._pause(led, told(error)):
+                    return JobStatus.CANCELLED, led.doom or ""
+                continue
+            ended = ended or await self._stay(led, launch)
             if ended is not None:
                 return ended
             led.launch, led.waits = None, Waiting(reason="its launch is starting again")
 
-    async def _pause(self, led: Led) -> None:
-        """Wait for another try, or for its owner to change the job."""
+    async def ended(self, led: Led, status: JobStatus, reason: str) -> None:
+        """Write down how it ended, however often that takes."""
+        while True:
+            try:
+                await self.note(led, status, reason)
+                return
+            except StoreError as error:  # a full disk, say
+                led.waits = Waiting(reason=told(error))
+                await asyncio.sleep(AGAIN_S)
+
+    async def _pause(self, led: Led, why: str) -> bool:
+        """Wait for another try, or for its owner to change the job; False once it is cancelled."""
+        led.waits = Waiting(reason=why)
         led.changed.clear()
         if led.doom is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await led.changed.wait()
+        return led.doom is None
 
-    async def _join(self, led: Led, launch: Launch) -> tuple[JobStatus, str] | None:
-        """How it ended in this launch; None if the launch was left before."""
+    async def _begin(self, led: Led, launch: Launch) -> tuple[JobStatus, str] | None:
+        """Let it join a launch; how it ended if it had before. StoreError or RunEnded if it has not
+        joined: nothing is lost by trying again."""
         job_id, spec = led.row.job_id, self._placed(led)
         before = await asyncio.to_thread(self._house.store.runs.find, RunId(job_id))
         if before is not None and before.status.ended:
             return JobStatus(before.status.value), before.reason
+        if not led.paused and led.doom is None:
+            await self.note(led, JobStatus.RUNNING, "")
         log = launch.recorder.layout.job(spec.name).environment_log
         source = await asyncio.to_thread(source_of, spec, launch.tokenizer, log)
-        launch.add_job(spec, source, tenant_id=led.row.tenant_id)
-        led.launch, led.waits = launch, Waiting()
-        if led.doom is not None:
-            await launch.cancel(job_id, led.doom)
-        elif led.paused:
-            led.hold()
-        else:
-            await self.note(led, JobStatus.RUNNING, "")
         try:
-            outcome = await launch.wait(job_id)
+            launch.add_job(spec, source, tenant_id=led.row.tenant_id)
+        except (StoreError, RunEnded):
+            await source.aclose()
+            raise
+        led.launch, led.waits = launch, Waiting()
+        if led.paused:
+            led.hold()
+        return None
+
+    async def _stay(self, led: Led, launch: Launch) -> tuple[JobStatus, str] | None:
+        """How it ended in this launch; None if the launch was left before."""
+        if led.doom is not None:
+            await launch.cancel(led.row.job_id, led.doom)
+        try:
+            outcome = await launch.wait(led.row.job_id)
         except RunEnded as error:
             if str(error) != CLOSED:
                 raise

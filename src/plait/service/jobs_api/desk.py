@@ -274,7 +274,7 @@ class Desk:
                 self._house.access.limits.give_run(led.row.tenant_id)
         if status is None:
             return
-        await self._course.note(led, status, reason)
+        await self._course.ended(led, status, reason)
         del self._led[led.row.job_id]
         if led.launch is not None:
             led.launch.let_go(led.row.job_id)
