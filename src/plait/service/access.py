@@ -100,6 +100,12 @@ class Access:
             raise Unauthorized("this tenant is disabled: ask the operator")
         return Who(tenant_id=row.tenant_id, key_id=row.key_id, admin=row.admin)
 
+    def opens(self, who: Who) -> bool:
+        """True while the key that a caller came with opens anything: streams go on for long."""
+        row, tenant = self._keys.get(who.key_id), self._tenants.get(who.tenant_id)
+        opens = row is not None and self._opens(row)
+        return opens and tenant is not None and not tenant.disabled
+
     @property
     def has_keys(self) -> bool:
         """True if any key opens anything."""

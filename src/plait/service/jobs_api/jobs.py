@@ -16,7 +16,7 @@ from plait.service.auth import Caller
 from plait.service.errors import responses
 from plait.service.jobs_api.artifacts import artifact, artifacts
 from plait.service.jobs_api.desk import Desk
-from plait.service.jobs_api.logs import lines
+from plait.service.jobs_api.logs import Logs
 from plait.service.jobs_api.standing import job_view, layout_of
 from plait.service.jobs_api.views import (
     ArtifactsView,
@@ -63,6 +63,8 @@ _BODY = {
 def router(house: House, desk: Desk) -> APIRouter:
     """Routes under ``/v1/jobs``."""
     api = APIRouter(prefix="/jobs", tags=["jobs"], responses=responses(409))
+
+    logs_of_all = Logs()
 
     async def viewed(row: JobRow) -> JobView:
         run: RunRow | None = await asyncio.to_thread(house.store.runs.find, RunId(row.job_id))
@@ -132,7 +134,10 @@ def router(house: House, desk: Desk) -> APIRouter:
 
         seen = after if last_event_id is None else int(last_event_id)
         file = layout_of(house, row).metrics
-        return EventSourceResponse(lines(asked, file, after=seen, follow=follow))
+        told = logs_of_all.lines(
+            asked, file, row, after=seen, follow=follow, may=lambda: house.access.opens(who)
+        )
+        return EventSourceResponse(told)
 
     @api.get("/{job}/metrics")
     async def metrics(

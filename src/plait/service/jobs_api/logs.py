@@ -11,34 +11,113 @@ follows it.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sse_starlette import ServerSentEvent
 
-from plait.core.errors import StoreError
+from plait.core.errors import PlaitError, StoreError
 from plait.obs.jsonl import JsonlTail
+from plait.service.heavy import Heavy
 from plait.store.jobs import JobRow
 
 LOOK_S = 0.25
-"""How often a follower looks for new rows."""
+"""How often it is looked whether a log has grown: once for all who follow it."""
+KEY_S = 15.0
+"""How often a follower's key is looked at."""
 
 
-async def lines(
-    asked: Callable[[], Awaitable[JobRow]], file: Path, *, after: int, follow: bool
-) -> AsyncIterator[ServerSentEvent]:
-    """Lines behind number ``after``, then the end. ``asked`` gives the job's row as it stands."""
-    tail = JsonlTail(file, after=after)
-    while True:
-        row = await asked()  # before the file: what is written before the end is read after it
-        told, damaged = await asyncio.to_thread(_lines, tail)
-        for number, line in told:
-            yield ServerSentEvent(id=str(number), event="log", data=json.dumps(line))
-        if row.status.ended or damaged or not follow:
-            ended = {"status": row.status.value, "reason": row.reason}
-            yield ServerSentEvent(event="end", data=json.dumps(ended))
+class Watch:
+    """Looks at one job's log for everybody who follows it, as long as anybody does."""
+
+    def __init__(self, asked: Callable[[], Awaitable[JobRow]], file: Path, row: JobRow) -> None:
+        self._asked, self._file, self.row = asked, file, row
+        self.n_following = 0
+        self.news = asyncio.Event()
+        """Set when there is something new; then there is another one for the next."""
+        self.task = asyncio.create_task(self._look(), name=f"log-{row.job_id}")
+
+    async def _look(self) -> None:
+        seen: tuple[object, ...] = ()
+        while True:
+            try:
+                row = await self._asked()  # before the file: what is written before the end is seen
+                found = (row.status, row.reason, *await asyncio.to_thread(_mark, self._file))
+            except (PlaitError, OSError):  # nothing can be read now: the next look may
+                found = seen
+            if found != seen:
+                seen, self.row = found, row
+                news, self.news = self.news, asyncio.Event()
+                news.set()
+            await asyncio.sleep(LOOK_S)
+
+
+class Logs:
+    """The logs of all jobs, as they are read. However many read of one tenant's, they look into
+    files one after the other: another waits for one of them only."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Path, Watch] = {}
+        self._turns = Heavy()
+
+    async def lines(
+        self,
+        asked: Callable[[], Awaitable[JobRow]],
+        file: Path,
+        row: JobRow,
+        *,
+        after: int,
+        follow: bool,
+        may: Callable[[], bool] = lambda: True,
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Lines behind number ``after``, then the end. ``asked`` gives the job's row, which is
+        ``row`` now; ``may`` says whether the reader still may read: else the stream breaks off."""
+        tail = JsonlTail(file, after=after)
+        async with self._watched(asked, file, row, follow=follow) as watch:
+            while may():
+                news = None if watch is None else watch.news  # before the row, as that before rows
+                row = row if watch is None else watch.row
+                async with self._turns.turn(row.tenant_id):
+                    told, damaged = await asyncio.to_thread(_lines, tail)
+                for number, line in told:
+                    yield ServerSentEvent(id=str(number), event="log", data=json.dumps(line))
+                if row.status.ended or damaged or news is None:
+                    ended = {"status": row.status.value, "reason": row.reason}
+                    yield ServerSentEvent(event="end", data=json.dumps(ended))
+                    return
+                while may() and not news.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(KEY_S):
+                            await news.wait()
+
+    @asynccontextmanager
+    async def _watched(
+        self, asked: Callable[[], Awaitable[JobRow]], file: Path, row: JobRow, *, follow: bool
+    ) -> AsyncIterator[Watch | None]:
+        if not follow:
+            yield None
             return
-        await asyncio.sleep(LOOK_S)
+        watch = self._watches.get(file)
+        if watch is None:
+            watch = self._watches[file] = Watch(asked, file, row)
+        watch.n_following += 1
+        try:
+            yield watch
+        finally:
+            watch.n_following -= 1
+            if not watch.n_following:
+                del self._watches[file]
+                watch.task.cancel()
+
+
+def _mark(file: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_ino, found.st_size
 
 
 def _lines(tail: JsonlTail) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
