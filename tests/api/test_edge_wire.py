@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,30 @@ def test_a_kept_connection_serves_many(server: Served) -> None:
                 if line.startswith(b"content-length:"):
                     n_bytes = int(line.partition(b":")[2])
             file.read(n_bytes)
+
+
+def test_too_many_connections_cost_those_that_ask_for_nothing(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire.BoundedHttp, "most", 20)
+    asked = head(server, f"X-API-Key: {server.key}")
+    with ExitStack() as opened:
+        polling = opened.enter_context(connect(server))
+        body = b'{"session_id": "s"}'
+        polling.sendall(  # a request that is under way
+            b"POST /api/v1/session_heartbeat HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+            + f"{server.key}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body[:4]
+        )
+        idles = []
+        for n in range(60):
+            idle = opened.enter_context(connect(server))
+            idle.sendall(b"GET /healthz HT" if n % 2 else b"GET /healthz HTTP/1.1\r\n\r\n")
+            idles.append(idle)
+        assert answer(idles[1]) == b"", "the first that goes"
+        for _ in range(3):
+            one = opened.enter_context(connect(server))
+            one.sendall(asked)
+            assert one.recv(12) == b"HTTP/1.1 200"
+        polling.sendall(body[4:])
+        assert polling.recv(9) == b"HTTP/1.1 "

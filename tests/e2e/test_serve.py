@@ -1,8 +1,10 @@
 """``plait serve`` as a process: its one key, its end, its restart, where it may listen."""
 
+import resource
 import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -87,3 +89,24 @@ def test_a_restart_with_many_runs_known(tmp_path: Path, byte_model: Path) -> Non
             assert client.result(client.step())["metrics"] is not None
         for client in clients:
             client.close()
+
+
+def test_connections_leave_descriptors_for_everything_else(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    served = Served(tmp_path / "s", "--model", str(byte_model), *SCRIPTED)
+    served.start()
+    resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (200, 256))
+    with ExitStack() as opened:
+        opened.callback(served.kill, everything=True)
+        served.until_up()
+        where = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+        for _ in range(400):
+            opened.enter_context(socket.create_connection(where)).sendall(b"GET /hea")
+        client = TinkerClient(served.url, served.key)
+        opened.callback(client.close)
+        client.open(str(byte_model), rank=4, seed=0)
+        client.gradient(1, seq=client.number())
+        assert client.result(client.step())["metrics"]["grad_norm:mean"] > 0
+        assert psutil.Process(served.pid).num_fds() < 200
+        assert "open files" not in served.log.read_text()

@@ -24,16 +24,15 @@ import uvicorn
 from plait.core.errors import ConfigError
 from plait.policies.registry import DEFAULT
 from plait.runtime.settings import Settings
-from plait.service import redaction
+from plait.service import descriptors, redaction
 from plait.service.app import create_app
 from plait.service.house import House
 from plait.service.ports import ModelOffer
 from plait.service.tinker_api.codec import TinkerCodec
-from plait.service.wire import BoundedHttp
+from plait.service.wire import bounded
 
 GRACE_S = 2.0
 """For answers under way when the service stops: long polls end no sooner, and are asked again."""
-BACKLOG = 2048
 GC_THRESHOLDS = (50_000, 20, 50)
 """A full collection after 50 million objects more than before: it looks at every parked request,
 which takes a fifth of a second where there are 10,000. What is in no cycle needs none."""
@@ -73,7 +72,8 @@ def calm_collector() -> None:
 async def serve(plan: Plan) -> None:
     """Serve until a signal; ConfigError or StoreError if that cannot be begun."""
     host, port = _address(plan.bind)
-    with contextlib.closing(_listen(host, port)) as listening:
+    shares = descriptors.share_out()
+    with contextlib.closing(_listen(host, port, shares.backlog)) as listening:
         house = House(
             plan.directory,
             models=plan.models,
@@ -90,22 +90,22 @@ async def serve(plan: Plan) -> None:
                 )
             key = await house.access.ensure_local_key()
             calm_collector()
-            server = _Server(_config(house, plan))
+            server = _Server(_config(house, plan, shares))
             with _stopping(server):
                 _tell(house.offers(), listening, key)
                 await server.serve(sockets=[listening])
 
 
-def _config(house: House, plan: Plan) -> uvicorn.Config:
+def _config(house: House, plan: Plan, shares: descriptors.Shares) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(house, allow_code=plan.allow_code),
-        http=BoundedHttp,
+        http=bounded(shares.connections),
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=BACKLOG,
+        backlog=shares.backlog,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(GRACE_S),
     )
@@ -153,14 +153,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, backlog: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
-            listening.listen(BACKLOG)
+            listening.listen(backlog)
         except OSError:
             listening.close()
             raise
