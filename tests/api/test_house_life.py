@@ -8,9 +8,11 @@ from typing import Any
 
 import psutil
 import pytest
+from launches import EvenSource, job
 from service_support import ADAM, ALICE, BOB, SOON_S, Client, adapter, house
 
 from plait.core.errors import NotFound, SessionEnded, StoreError, WorkerLost
+from plait.core.runs import Stage
 from plait.service import house as house_module
 from plait.service.house import House
 from plait.service.ports import Failed
@@ -230,3 +232,21 @@ async def test_a_duty_of_the_house_that_fails_keeps_it_from_no_other(
         await _until(lambda: not folder.exists())
         with pytest.raises(NotFound):
             await h.models.checkpoint(ALICE, path)
+
+
+async def test_a_job_that_is_held_back_while_it_is_made_can_be_cancelled(
+    tmp_path: Path, byte_model: Path
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        launch = await h.launch(str(byte_model))
+        launch.add_job(job("held", byte_model), EvenSource())
+        await _until(lambda: launch.session.has_run("held"))
+        launch.pause("held")
+        ending = asyncio.create_task(launch.cancel("held"))
+
+        def held_and_over() -> bool:
+            launch.pause("held")  # as its tenant's limits do
+            return ending.done()
+
+        await _until(held_and_over)
+        assert ending.result().stage is Stage.CANCELLED

@@ -203,6 +203,7 @@ class Launch:
         job = self._known(name)
         if not self._tasks[name].done():
             job.doom = reason
+            self._set_paused(name, False)  # what is left of it must be able to end
             has_run = self.session.has_run(name)
             if has_run:
                 await self.session.end_run(name, Stage.CANCELLED, reason)
@@ -246,7 +247,8 @@ class Launch:
             raise self._refusal
 
     def _set_paused(self, name: str, paused: bool, *, at_once: bool = True) -> None:
-        self._known(name).paused = paused
+        job = self._known(name)
+        job.paused = paused = paused and job.doom is None
         if self.session.has_run(name):
             self.session.head.set_paused(RunId(name), paused, at_once=at_once)
 
