@@ -3,15 +3,18 @@
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from launches import EvenSource, job
+import slow_trainer
+from launches import SCRIPTED, EvenSource, EvenTokens, job
 from service_support import ADAM, ALICE, BOB, SOON_S, Client, adapter, house
 
-from plait.core.errors import NotFound, SessionEnded, StoreError, WorkerLost
+from plait.core.errors import NotFound, RunEnded, SessionEnded, StoreError, WorkerLost
 from plait.core.runs import Stage
 from plait.service import house as house_module
 from plait.service.house import House
@@ -234,19 +237,39 @@ async def test_a_duty_of_the_house_that_fails_keeps_it_from_no_other(
             await h.models.checkpoint(ALICE, path)
 
 
-async def test_a_job_that_is_held_back_while_it_is_made_can_be_cancelled(
-    tmp_path: Path, byte_model: Path
+class NeverBegun(EvenSource):
+    """Whose problems take for ever to be made."""
+
+    begun = False
+
+    def make(self, index: int, split: str) -> EvenTokens:
+        made = super().make(index, split)
+        made.start = self._for_ever  # type: ignore[method-assign]
+        return made
+
+    async def _for_ever(self) -> tuple[int, ...]:
+        self.begun = True
+        return await asyncio.Future()
+
+
+@pytest.mark.usefixtures("engine_path")
+@pytest.mark.parametrize("source", [NeverBegun(), EvenSource()], ids=["checked", "made"])
+async def test_a_job_that_is_held_back_as_it_begins_can_be_cancelled(
+    source: EvenSource, tmp_path: Path, byte_model: Path
 ) -> None:
-    async with house(tmp_path, byte_model) as h:
+    settings = replace(SCRIPTED, engine=slow_trainer.ENGINE)
+    async with house(tmp_path, byte_model, settings=settings) as h:
+        other = await Client.open(h)
+        await other.get(await other.create(byte_model))
         launch = await h.launch(str(byte_model))
-        launch.add_job(job("held", byte_model), EvenSource())
-        await _until(lambda: launch.session.has_run("held"))
-        launch.pause("held")
-        ending = asyncio.create_task(launch.cancel("held"))
-
-        def held_and_over() -> bool:
-            launch.pause("held")  # as its tenant's limits do
-            return ending.done()
-
-        await _until(held_and_over)
-        assert ending.result().stage is Stage.CANCELLED
+        training = await other.gradient(1)  # so that nothing is made for a while
+        launch.add_job(job("held", byte_model), source)
+        await _until(lambda: launch.session.has_run("held") or getattr(source, "begun", False))
+        ending = asyncio.create_task(launch.cancel("held", "not wanted"))
+        async with asyncio.timeout(SOON_S):
+            while not ending.done():  # its tenant's limits hold it back, at whatever moment
+                with suppress(RunEnded):
+                    launch.pause("held")
+                await asyncio.sleep(0)
+        assert (ending.result().stage, ending.result().reason) == (Stage.CANCELLED, "not wanted")
+        await other.get(training)

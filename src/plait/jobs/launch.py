@@ -10,7 +10,7 @@ everything; what is committed can be resumed.
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -203,7 +203,8 @@ class Launch:
         job = self._known(name)
         if not self._tasks[name].done():
             job.doom = reason
-            self._set_paused(name, False)  # what is left of it must be able to end
+            with suppress(RunEnded):
+                self._set_paused(name, False)  # what is left of it must be able to end
             has_run = self.session.has_run(name)
             if has_run:
                 await self.session.end_run(name, Stage.CANCELLED, reason)

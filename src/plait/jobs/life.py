@@ -94,6 +94,8 @@ class Life:
                 await self._create_run(job)
         except Exception as error:
             outcome = self._failure(name, error)
+            if job.doom is not None:  # whatever its end has made of what was under way
+                outcome = Outcome(stage=Stage.CANCELLED, reason=job.doom)
         finally:
             await self._close(job)
         if self._session.has_run(name):
