@@ -1,19 +1,21 @@
 """Archives: what leaves the server of a directory."""
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
 
+from plait.core.errors import NotFound
 from plait.core.ids import TenantId
 from plait.service import archive
 from plait.service.jobs_api import checkpoints
 from plait.service.ports import Who
 
 
-def test_plain_files_below_are_sent_and_links_are_not(
+async def test_plain_files_below_are_sent_and_links_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "PIECE", 100)
@@ -25,7 +27,9 @@ def test_plain_files_below_are_sent_and_links_are_not(
         (folder / name).write_bytes(data)
     (folder / "link").symlink_to(tmp_path / "secret")
     assert archive.files(folder) == sorted(wanted)
-    pieces = list(archive.tar(folder, archive.files(folder)))
+    response = archive.response(folder, "kept")
+    shutil.rmtree(folder)  # its owner deletes it meanwhile
+    pieces = [piece async for piece in response.body_iterator]
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as packed:
         found = {m.name: packed.extractfile(m).read() for m in packed.getmembers()}  # type: ignore[union-attr]
     assert found == wanted
@@ -54,3 +58,8 @@ async def test_a_checkpoint_is_sent_under_its_name_without_what_it_links_to(tmp_
     body = b"".join([piece async for piece in sent.body_iterator])
     with tarfile.open(fileobj=io.BytesIO(body)) as packed:
         assert packed.getnames() == []
+
+
+def test_what_has_just_been_removed_is_not_sent_as_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="gone"):
+        archive.response(tmp_path / "gone", "gone")

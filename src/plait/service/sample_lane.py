@@ -46,7 +46,8 @@ REMEMBERED = 10_000
 """Runs, the latest, of which it is known what their samples come to."""
 RETRY_S = 1.0
 LOOK_S = 1.0
-"""How often it is asked whether a tenant is still over its limit: the operator may have raised it."""
+"""How often it is asked whether a tenant is over its limit still: the operator may have raised it.
+"""
 
 OnDrawn = Callable[[m.Drawn], None]
 

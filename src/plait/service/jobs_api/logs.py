@@ -10,6 +10,7 @@ follows it.
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from plait.core.errors import PlaitError, StoreError
 from plait.obs.jsonl import JsonlTail
 from plait.service.heavy import Heavy
 from plait.store.jobs import JobRow
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """How often it is looked whether a log has grown: once for all who follow it."""
@@ -43,13 +46,15 @@ class Watch:
         while True:
             try:
                 row = await self._asked()  # before the file: what is written before the end is seen
-                found = (row.status, row.reason, *await asyncio.to_thread(_mark, self._file))
-            except (PlaitError, OSError):  # nothing can be read now: the next look may
-                found = seen
-            if found != seen:
-                seen, self.row = found, row
-                news, self.news = self.news, asyncio.Event()
-                news.set()
+                mark = await asyncio.to_thread(_mark, self._file)
+            except (PlaitError, OSError) as error:  # nothing can be read now: the next look may
+                log.debug("the log of job %s: %s", self.row.job_id, error)
+            else:
+                found = (row.status, row.reason, mark)
+                if found != seen:
+                    seen, self.row = found, row
+                    news, self.news = self.news, asyncio.Event()
+                    news.set()
             await asyncio.sleep(LOOK_S)
 
 
