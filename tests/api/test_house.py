@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_support import ADAM, ALICE, BOB, Client, adapter, batch, datum, house
+from service_support import ADAM, ALICE, BOB, SOON_S, Client, adapter, batch, datum, house
 
 from plait.core.errors import NotFound, RequestError, SessionEnded
 from plait.core.runs import LoraSpec
+from plait.service import endings
 from plait.service.order import MAX_MISSING
 from plait.service.ports import Failed
 from plait.service.work import (
@@ -20,6 +21,7 @@ from plait.service.work import (
     SaveCheckpoint,
     Snapshot,
 )
+from plait.store import requests as requests_module
 
 SAVE = SaveCheckpoint(name="one", kind=CheckpointKind.TRAINING)
 
@@ -205,3 +207,47 @@ async def test_a_body_is_kept_only_while_it_may_be_carried_out_again(
         assert kept() == [2], "a gradient that no version has"
         await one.get(await one.step())
         assert kept() == []
+
+
+async def test_bodies_go_piece_by_piece_with_a_step_and_at_once_with_their_session(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (requests_module, endings):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1)
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        for seed in range(4):
+            await one.gradient(seed)
+        await one.get(await one.step())
+
+        async def kept() -> dict[int, int]:
+            return await asyncio.to_thread(h.store.requests.sizes, one.model_id)
+
+        async def none() -> None:
+            async with asyncio.timeout(SOON_S):
+                while await kept():  # noqa: ASYNC110 - no event of anybody's
+                    await asyncio.sleep(0.005)
+
+        await none()
+        await one.get(await one.gradient(5))
+        assert await kept(), "it may have to be made again"
+        await h.clients.finish(ALICE, one.session_id, "success", "")
+        await none()
+
+
+async def test_bodies_that_a_kill_has_left_behind_a_step_do_not_count(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        with monkeypatch.context() as patched:
+            patched.setattr(h.store.requests, "shed", lambda *_: 0)
+            await one.gradient(1)
+            await one.get(await one.step())
+        assert h.store.requests.sizes(one.model_id)
+    async with house(tmp_path, byte_model) as h:
+        one.house = h
+        await one.get(await one.gradient(2))
+        assert list(h.store.requests.sizes(one.model_id)) == [one.seq]

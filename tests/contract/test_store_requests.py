@@ -4,6 +4,7 @@ import pytest
 
 from plait.core.errors import NotFound, StoreError
 from plait.core.ids import LOCAL_TENANT
+from plait.store import requests as requests_module
 from plait.store.requests import Asked
 from plait.store.rows import MutationStatus
 from plait.store.store import Store
@@ -112,6 +113,15 @@ def test_bodies_go_when_their_effect_is_kept_elsewhere(store: Store) -> None:
     kept = [store.requests.body(MODEL, seq) for seq in (1, 2, 3, 4)]
     assert kept == [None, None, b"body", b"body"]
     assert not ask(store, 1).new, "the number stays used"
+
+
+def test_what_is_large_goes_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "PIECE_BYTES", 2 * len(b"body"))
+    for seq in range(5):
+        ask(store, seq)
+        store.requests.finish(MODEL, seq, b"answer", now=1.0)
+    assert [store.requests.shed(MODEL, 9) for _ in range(4)] == [2, 2, 1, 0]
+    assert [store.requests.prune(ended_before=2.0) for _ in range(6)] == [1, 1, 1, 1, 1, 0]
 
 
 def test_answers_go_with_age(store: Store) -> None:

@@ -14,6 +14,7 @@ from plait.service.log import Log, Shed
 from plait.service.ports import Failed, Ready
 from plait.service.stamps import Stamps
 from plait.service.work import COMMITS
+from plait.store.requests import PIECE_BYTES, PIECE_ROWS
 
 log_ = logging.getLogger(__name__)
 
@@ -33,13 +34,20 @@ class Endings:
     async def end(self, entry: Entry, outcome: Ready | Failed) -> None:
         """Write down how a request ended, however often that takes."""
         now = self._stamps.ending[entry.seq] = self._stamps.next()
+        heavy = self._held.n_bytes > PIECE_BYTES or len(self._held.sizes) > PIECE_ROWS
         try:
-            while True:
-                if await whole(self._try_to_end(entry, outcome, now)):
-                    return
+            while not await whole(self._try_to_end(entry, outcome, now)):  # noqa: ASYNC110
                 await asyncio.sleep(AGAIN_S)
         finally:
             self._stamps.ending.pop(entry.seq, None)
+        if heavy and _shed(entry, outcome) == "all":
+            await self._log.shed(self._model_id, entry.seq)
+
+    async def forget(self, through: int) -> None:
+        """Nothing up to a number will be carried out again: drop what was kept for that."""
+        if self._held.sizes and min(self._held.sizes) <= through:
+            self._held.drop_through(through)
+            await self._log.shed(self._model_id, through)
 
     async def _try_to_end(self, entry: Entry, outcome: Ready | Failed, now: float) -> bool:
         shed = _shed(entry, outcome)

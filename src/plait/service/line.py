@@ -151,6 +151,7 @@ class Line:
                 await self._end(entry, Ready(kind=entry.kind, body=body))
             else:  # it ended before that was committed, or was nothing that can be ended so
                 await self._end(entry, Failed(error="its answer was lost", category="server"))
+        await self._endings.forget(last)
         # Asked anew: more may have come while answers were told again.
         self.intake.order.rewind(last + 1, [e.seq for e in self.intake.here() if e.seq > last])
         if not self.doom:
@@ -165,6 +166,8 @@ class Line:
                 continue
             await self._start(due)
         await self._under_way.settle()
+        if self.doom:
+            await self._endings.forget(self.intake.order.next)
         await self._hands.leave(ended=self.doom)
 
     async def _due(self) -> int | None:

@@ -6,6 +6,7 @@ disk refuses is said in ``trouble`` until it takes something again.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,6 +102,13 @@ class Log:
                 log.shed(model_id, seq)
             case "own":
                 log.drop_body(model_id, seq)
+
+    async def shed(self, model_id: str, through: int) -> None:
+        """Drop what is left of the bodies of ended requests up to a number, piece by piece: others
+        write in between. What the disk refuses, the next step or upkeep drops."""
+        with suppress(StoreError):
+            while await self._writer.write(self._store.requests.shed, model_id, through):
+                pass
 
     async def body(self, model_id: str, seq: int) -> bytes:
         """What a request asked for."""

@@ -11,6 +11,7 @@ Invariants:
   long after its session has ended.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,10 @@ from plait.store.schema import request_bodies, requests, sessions
 
 Category = Literal["", "user", "server", "unknown"]
 
+PIECE_BYTES = 16 << 20
+"""What one transaction frees at most, beside one row: everybody else's writes wait for it, and
+SQLite takes 5 ms for each megabyte."""
+PIECE_ROWS = 5000
 
 _ENDING = ("status", "error", "category", "answer", "finished_at")
 
@@ -187,22 +192,25 @@ class Requests:
             return sorted(connection.execute(query).scalars())
 
     def shed(self, owner: str, through: int) -> int:
-        """Drop the bodies of ended requests up to a number: a committed version holds their
-        effect, so nobody will carry them out again. How many."""
-        ended = sa.select(requests.c.seq).where(
-            requests.c.owner == owner,
-            requests.c.seq <= through,
-            requests.c.finished_at.is_not(None),
+        """Drop a piece of the bodies of ended requests up to a number: a committed version holds
+        their effect, so nobody will carry them out again. How many: none when there are no more."""
+        key = (request_bodies.c.owner, request_bodies.c.seq)
+        same = sa.and_(requests.c.owner == key[0], requests.c.seq == key[1])
+        ended = (
+            sa.select(*key, sa.func.length(request_bodies.c.body))
+            .join(requests, same)
+            .where(key[0] == owner, key[1] <= through, requests.c.finished_at.is_not(None))
+            .limit(PIECE_ROWS)
         )
         with self._database.write() as connection:
-            done = connection.execute(
-                request_bodies.delete().where(
-                    request_bodies.c.owner == owner,
-                    request_bodies.c.seq <= through,
-                    request_bodies.c.seq.in_(ended),
+            keys = _piece(connection.execute(ended))
+            if keys:
+                connection.execute(
+                    request_bodies.delete().where(
+                        key[0] == owner, key[1].in_([seq for _, seq in keys])
+                    )
                 )
-            )
-            return int(done.rowcount)
+            return len(keys)
 
     def drop_body(self, owner: str, seq: int) -> None:
         """Drop the body of one request, which nobody will carry out again."""
@@ -215,14 +223,14 @@ class Requests:
 
     def prune(self, *, ended_before: float, limit: int = 1000) -> int:
         """Drop the answers of requests that ended before a time, which their clients have had or
-        given up. How many: fewer than ``limit`` when there are no more."""
+        given up; a piece of them. How many: none when there are no more."""
         old = (
-            sa.select(requests.c.owner, requests.c.seq)
+            sa.select(requests.c.owner, requests.c.seq, sa.func.length(requests.c.answer))
             .where(requests.c.answer.is_not(None), requests.c.finished_at < ended_before)
             .limit(limit)
         )
         with self._database.write() as connection:
-            keys = [tuple(found) for found in connection.execute(old)]
+            keys = _piece(connection.execute(old))
             if keys:
                 connection.execute(
                     requests.update()
@@ -233,18 +241,18 @@ class Requests:
 
     def drop_bodies(self, *, ended_before: float, limit: int = 1000) -> int:
         """Drop the bodies of ended requests of sessions that ended before a time: gradients that no
-        step has followed, and none will. How many: fewer than ``limit`` when there are no more."""
+        step has followed, and none will; a piece of them. How many: none when there are no more."""
         key = (request_bodies.c.owner, request_bodies.c.seq)
         same = sa.and_(requests.c.owner == key[0], requests.c.seq == key[1])
         old = (
-            sa.select(*key)
+            sa.select(*key, sa.func.length(request_bodies.c.body))
             .join(requests, same)
             .join(sessions, sessions.c.session_id == requests.c.session_id)
             .where(sessions.c.ended_at < ended_before, requests.c.finished_at.is_not(None))
             .limit(limit)
         )
         with self._database.write() as connection:
-            keys = [tuple(found) for found in connection.execute(old)]
+            keys = _piece(connection.execute(old))
             if keys:
                 connection.execute(request_bodies.delete().where(sa.tuple_(*key).in_(keys)))
             return len(keys)
@@ -283,6 +291,17 @@ class Requests:
             if done.rowcount == 0 and _find(connection, owner, seq) is None:
                 raise NotFound(f"there is no request {owner}:{seq}: it was never accepted")
             return done.rowcount == 1
+
+
+def _piece(found: Iterable[Sequence[Any]]) -> list[tuple[str, int]]:
+    """The keys of as many rows, given with their sizes, as one transaction may free."""
+    keys, left = [], PIECE_BYTES
+    for owner, seq, size in found:
+        if keys and size > left:
+            break
+        keys.append((str(owner), int(seq)))
+        left -= size
+    return keys
 
 
 def _find(connection: Connection, owner: str, seq: int) -> RequestRow | None:
