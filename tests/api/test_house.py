@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from service_support import ADAM, ALICE, BOB, SOON_S, Client, adapter, batch, datum, house
 
-from plait.core.errors import NotFound, RequestError, SessionEnded
+from plait.core.errors import Limited, NotFound, RequestError, SessionEnded
 from plait.core.runs import LoraSpec
-from plait.service import endings
+from plait.service import endings, held
 from plait.service.order import MAX_MISSING
 from plait.service.ports import Failed
 from plait.service.work import (
@@ -251,3 +251,26 @@ async def test_bodies_that_a_kill_has_left_behind_a_step_do_not_count(
         one.house = h
         await one.get(await one.gradient(2))
         assert list(h.store.requests.sizes(one.model_id)) == [one.seq]
+
+
+async def test_many_models_of_a_tenant_hold_no_more_than_a_few_may(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "MAX_REQUESTS", 3)
+    async with house(tmp_path, byte_model) as h:
+        many = [await Client.open(h) for _ in range(held.MODELS + 2)]
+        for one in many:
+            await one.get(await one.create(byte_model))
+        for one in many[: held.MODELS + 1]:
+            for seed in range(2):
+                await one.get(await one.gradient(seed))
+        for seed in range(2):
+            await many[-1].get(await many[-1].gradient(seed))
+        with pytest.raises(Limited, match="all your models"):
+            await many[-1].gradient(7)
+        many[-1].seq -= 1
+        neighbour = await Client.open(h, BOB)
+        await neighbour.create(byte_model)
+        await neighbour.get(await neighbour.gradient(1))
+        await many[0].get(await many[0].step())
+        await many[-1].get(await many[-1].gradient(7))

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -33,6 +34,7 @@ from plait.service.carry import Carrier
 from plait.service.checkpoints import Checkpoints
 from plait.service.clients import Clients
 from plait.service.flags import flags_of
+from plait.service.held import Total
 from plait.service.launches import Launches
 from plait.service.line import IDLE_S, Line
 from plait.service.lines import Lines
@@ -89,6 +91,7 @@ class House:
         self._url = database or sqlite_url(self.directory / "plait.db")
         self._idle_s = idle_s
         self._lost_s, self._new_hex, self._sampling = session_lost_s, new_hex, sampling
+        self._held: defaultdict[TenantId, Total] = defaultdict(Total)
         self._to_free: set[str] = set()
         """Sessions that are over and whose samplers are not free yet."""
         self.boot = new_hex(4)
@@ -237,6 +240,7 @@ class House:
             hands=hands,
             clock=self.clock,
             idle_s=self._idle_s,
+            tenant=self._held[owner.tenant_id],
         )
 
     async def _session_over(self, session_id: str, reason: str) -> None:

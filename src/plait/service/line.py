@@ -23,7 +23,7 @@ from plait.runtime.gradients import not_done
 from plait.service.endings import Endings
 from plait.service.entry import Entry
 from plait.service.hands import Down, Hands
-from plait.service.held import Held
+from plait.service.held import Held, Total
 from plait.service.intake import AHEAD, Intake
 from plait.service.log import Log, Owner
 from plait.service.ports import Failed, Outcome, Ready, Waiting
@@ -53,11 +53,13 @@ class Line:
         hands: Callable[["Line"], Hands],
         clock: Callable[[], float],
         idle_s: float = IDLE_S,
+        tenant: Total | None = None,
     ) -> None:
+        """``tenant``: what all of its tenant's models hold."""
         self.owner = owner
         self._log, self._clock, self._idle_s = log, clock, idle_s
         self._stamps = Stamps(log.wall)
-        held = Held()
+        held = Held(tenant)
         self._endings = Endings(owner.model_id, log, held, self._stamps)
         self._reading = Reading(owner.model_id, log, codec)
         self._hands = hands(self)

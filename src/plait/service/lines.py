@@ -110,7 +110,7 @@ class Lines:
             m for m, line in self._lines.items() if not line.awake and now - line.used_s > FORGET_S
         ]
         for model_id in idle:
-            del self._lines[model_id]
+            self._lines.pop(model_id).intake.held.let_go()
 
     async def stop(self) -> None:
         """Leave everything as it is."""

@@ -295,7 +295,8 @@ class Requests:
 
 def _piece(found: Iterable[Sequence[Any]]) -> list[tuple[str, int]]:
     """The keys of as many rows, given with their sizes, as one transaction may free."""
-    keys, left = [], PIECE_BYTES
+    keys: list[tuple[str, int]] = []
+    left = PIECE_BYTES
     for owner, seq, size in found:
         if keys and size > left:
             break
