@@ -10,9 +10,17 @@ from service_support import ALICE, BOB, Client, house
 
 from plait.core.errors import Limited, NotFound, RequestError, SessionEnded
 from plait.core.runs import LoraSpec
+from plait.service.checkpoints import Found
 from plait.service.limits import TenantLimits
 from plait.service.ports import Failed, Ready
-from plait.service.work import CheckpointKind, CreateModel, Kind, LoadModel, SaveCheckpoint
+from plait.service.work import (
+    CheckpointKind,
+    CreateModel,
+    Kind,
+    LoadCheckpoint,
+    LoadModel,
+    SaveCheckpoint,
+)
 
 
 def _of_rank_2(model: Path) -> CreateModel:
@@ -215,6 +223,8 @@ async def test_a_model_that_could_not_be_loaded_is_none(tmp_path: Path, byte_mod
         ]
         ends = [await two.end(request) for request in asked]
         assert all(isinstance(end, Failed) for end in ends), ends
+        assert path in ends[0].error
+        assert str(tmp_path) not in ends[0].error
         assert (await h.models.model(ALICE, two.model_id)).corrupted
         assert (await one.get(await one.step())).version == 1
     async with house(tmp_path, byte_model) as h:
@@ -222,3 +232,28 @@ async def test_a_model_that_could_not_be_loaded_is_none(tmp_path: Path, byte_mod
         end = await two.end(await two.gradient(1))
         assert isinstance(end, Failed)
         assert "was not made" in end.error
+
+
+async def test_what_is_deleted_before_its_turn_to_be_loaded_is_gone(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one = await Client.open(h)
+        await one.create(byte_model)
+        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
+        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        find = h.checkpoints.find
+
+        async def find_late(*args: Any, **by: Any) -> Found:
+            found = await find(*args, **by)
+            await h.checkpoints.delete(found)
+            return found
+
+        monkeypatch.setattr(h.checkpoints, "find", find_late)
+        end = await one.end(
+            await one.send(Kind.LOAD_WEIGHTS, LoadCheckpoint(path=path, optimizer=True))
+        )
+        assert isinstance(end, Failed)
+        assert end.error == f"the files of {path} are gone: choose another checkpoint"
+        await one.gradient(1)
+        assert (await one.get(await one.step())).version == 1, "as it was before"

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path as Folder
 
-from plait.core.errors import PlaitError, RequestError, StoreError
+from plait.core.errors import ModelError, PlaitError, RequestError, StoreError
 from plait.core.operations import StepResult
 from plait.core.runs import LoraSpec
 from plait.jobs.launch import Launch
 from plait.runtime.client import RunClient
+from plait.service import keep
 from plait.service.checkpoints import Checkpoints, Found
 from plait.service.entry import Entry
 from plait.service.hands import Down
@@ -172,9 +173,7 @@ class Carrier:
             case LoadCheckpoint():
                 found = await self._found(work.path, work.optimizer)
                 self._fits(found, self._known)
-                await client.load(
-                    found.folder, optimizer=work.optimizer, progress=self._progress(entry)
-                )
+                await self._load(client, found, work.optimizer, entry)
                 await self._advanced(client)
                 return Loaded(path=work.path)
         raise RequestError(f"a model does not do {type(work).__name__}")
@@ -211,13 +210,20 @@ class Carrier:
         self._check_mine(self._known, source.base_model, source.lora)
         client = await self._make(self._known)
         try:
-            await client.load(
-                found.folder, optimizer=work.optimizer, progress=self._progress(entry)
-            )
+            await self._load(client, found, work.optimizer, entry)
         except PlaitError as error:
             if self._launch is not None and not is_down(self._launch):
                 await self._unmake(str(error))
             raise
+
+    async def _load(self, client: RunClient, found: Found, optimizer: bool, entry: Entry) -> None:
+        """RequestError, in words of its owner's, if the checkpoint was deleted while this waited
+        for its turn, or cannot be read."""
+        try:
+            await client.load(found.folder, optimizer=optimizer, progress=self._progress(entry))
+        except ModelError as error:
+            await asyncio.to_thread(keep.check_there, found.folder, found.path)
+            raise RequestError(str(error).replace(str(found.folder), str(found.path))) from error
 
     async def _unmake(self, reason: str) -> None:
         """There is no model after all: nobody may take the beginnings of it for one."""
