@@ -10,6 +10,9 @@ MOST = 1 << 16
 """More than clients need; where the hard limit is lower, that."""
 BACKLOG = 2048
 """Connections that wait to be taken up, which happens to all of them in one go."""
+BURST = 16
+"""Four times as many can be open before the first is looked at: asyncio takes up more in each of
+the rounds that making it and closing it take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,4 +29,4 @@ def share_out() -> Shares:
     most = MOST if hard == resource.RLIM_INFINITY else min(MOST, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return Shares(connections=most // 2, backlog=min(BACKLOG, most // 4))
+    return Shares(connections=most // 2, backlog=min(BACKLOG, most // BURST))
