@@ -9,10 +9,10 @@ from dataclasses import dataclass
 MOST = 1 << 16
 """More than clients need; where the hard limit is lower, that."""
 BACKLOG = 2048
-"""Connections that wait to be taken up, which happens to all of them in one go."""
+"""Connections that wait in the kernel, where they cost the process nothing."""
 BURST = 16
-"""Four times as many can be open before the first is looked at: asyncio takes up more in each of
-the rounds that making it and closing it take."""
+"""Of them, as many are taken up in one go as leave room for four times as many: asyncio takes up
+more in each of the rounds that making one and closing it take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class Shares:
     """What connections may take."""
 
     connections: int
-    backlog: int
+    at_once: int
+    """Taken up in one go."""
 
 
 def share_out() -> Shares:
@@ -29,4 +30,4 @@ def share_out() -> Shares:
     most = MOST if hard == resource.RLIM_INFINITY else min(MOST, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return Shares(connections=most // 2, backlog=min(BACKLOG, most // BURST))
+    return Shares(connections=most // 2, at_once=min(BACKLOG, most // BURST))

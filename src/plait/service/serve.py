@@ -60,6 +60,12 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """asyncio lets as many wait in the kernel as it takes up in one go; more may."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(descriptors.BACKLOG)
+
 
 def calm_collector() -> None:
     """Collect garbage seldom, and never look at what was there from the start: a full collection
@@ -73,7 +79,7 @@ async def serve(plan: Plan) -> None:
     """Serve until a signal; ConfigError or StoreError if that cannot be begun."""
     host, port = _address(plan.bind)
     shares = descriptors.share_out()
-    with contextlib.closing(_listen(host, port, shares.backlog)) as listening:
+    with contextlib.closing(_listen(host, port)) as listening:
         house = House(
             plan.directory,
             models=plan.models,
@@ -105,7 +111,7 @@ def _config(house: House, plan: Plan, shares: descriptors.Shares) -> uvicorn.Con
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=shares.backlog,
+        backlog=shares.at_once,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(GRACE_S),
     )
@@ -153,14 +159,14 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _listen(host: str, port: int, backlog: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
-            listening.listen(backlog)
+            listening.listen(descriptors.BACKLOG)
         except OSError:
             listening.close()
             raise
