@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from plait.core.custom_losses import Loss
 from plait.core.ids import OpId, RunId
 from plait.core.runs import LoraSpec
 
@@ -154,7 +155,7 @@ class ForwardBackward:
     run_id: RunId
     seq: int
     data: tuple[Datum, ...]
-    loss: str
+    loss: Loss
     loss_config: dict[str, float] = field(default_factory=dict)
 
 

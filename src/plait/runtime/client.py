@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
+from plait.core.custom_losses import Loss
 from plait.core.errors import RequestError
 from plait.core.ids import OpId
 from plait.core.operations import (
@@ -41,7 +42,7 @@ class RunClient:
         ledger: Ledger,
         versions_dir: Path,
         samplable: bool = True,
-    ) -> None:
+    ) ->loss: Loss, config: dict[str, float] | None:
         """``samplable``: versions that it begins with are published at once."""
         self._head, self.facts = head, facts
         self._ledger, self._samplable = ledger, samplable
