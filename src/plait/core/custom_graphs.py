@@ -203,9 +203,9 @@ class _Reader:
             self._value(node, each, refs, depth + 1)
 
     def _value(self, node: str, told: Any, refs: list[str], depth: int) -> None:
-        if told is None or isinstance(told, bool | float):
+        if told is None:
             return
-        if isinstance(told, int):
+        if isinstance(told, int | float):
             if not -(2**63) <= told < 2**63:
                 raise self._error(f"has a number in the node {node} that 64 bits do not hold")
             return

@@ -21,5 +21,6 @@ def tidy(store: Store, *, now: float, limit: int = PIECE) -> int:
     return (
         store.requests.prune(ended_before=now - ANSWERS_S, limit=limit)
         + store.requests.forget(ended_before=now - REQUESTS_S, limit=limit)
+        + store.losses.forget(ended_before=now - REQUESTS_S, limit=limit)
         + store.events.prune(before=now - EVENTS_S, limit=limit)
     )

@@ -149,6 +149,26 @@ class LoadWeights(Body):
     weights_access_token: Text | None = None
 
 
+class CustomLossInput(Body):
+    name: Text
+    rank: int
+
+
+class CustomLossGraph(Body):
+    format: int
+    nodes: Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+class CreateCustomLoss(Body):
+    """What it says of the loss is ``core.custom_graphs``' to check."""
+
+    session_id: Id
+    custom_loss_seq_id: Count
+    name: Text
+    inputs: Annotated[list[CustomLossInput], Field(fail_fast=True)]
+    graph: CustomLossGraph
+
+
 class OpenSampler(Body):
     session_id: Id
     sampling_session_seq_id: Count

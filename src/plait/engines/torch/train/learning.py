@@ -54,7 +54,7 @@ class Found:
     what is wrong with its loss."""
 
     logprobs_M: torch.Tensor
-    by_run: list[tuple[Report, torch.Tensor] | PlaitError]| EngineError]
+    by_run: list[tuple[Report, torch.Tensor] | PlaitError]
 
 
 def learn(
@@ -101,7 +101,7 @@ def _backward(
     params = [lesson.params.beside() for lesson in lessons]
     logprobs_M = forward(batch, params)
     totals: list[torch.Tensor] = []
-    found: list[tuple[Report, torch.Tensor] | PlaitError] = []| EngineError] = []
+    found: list[tuple[Report, torch.Tensor] | PlaitError] = []
     rows = logprobs_M.split([sum(stretch.counts) for stretch in batch.stretches])
     for lesson, mine, stretch, mine_M in zip(lessons, params, batch.stretches, rows, strict=True):
         try:
