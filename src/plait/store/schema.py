@@ -2,8 +2,8 @@
 
 Invariants that the database itself keeps: ``(run_id, seq)`` names one mutation, ``(run_id,
 version)`` one version, ``(owner, seq)`` one request, ``(session_id, seq)`` one custom loss; nothing
-belongs to a run, session or tenant that does not exist. Times are seconds since the epoch, given by the caller. What the migrations
-build must equal this module (tested).
+belongs to a run, session or tenant that does not exist. Times are seconds since the epoch, given by
+the caller. What the migrations build must equal this module (tested).
 
 Bodies of requests are a table of their own: SQLite writes a whole row anew when one column
 changes, and a request's end must not write its body a second time.
