@@ -346,6 +346,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch, about arguments that make little sense
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_graph_of_listed_operations_ends_in_numbers_or_one_error(data: st.DataObject) -> None:
