@@ -139,3 +139,9 @@ def sequence_level(logprobs, reference, sign):
         "custom/margin:mean": margin,
         "custom/right:sum": (margin > 0).float(),
     }
+
+SQUARES = [
+    node("square", "torch.square", ref("logprobs")),
+    node("loss", "sum", ref("square"), op="call_method"),
+]
+"""A loss that reads log-probs alone, and differs from every named one."""

@@ -131,7 +131,7 @@ async def test_a_body_that_is_wrong_is_refused(door: Door, over: dict[str, Any])
     assert refused.status_code in (400, 422), refused.text
 
 
-async def test_a_session_has_so_many(served: Any, door: Door) -> None:
+async def test_a_session_has_so_many(door: Door) -> None:
     if door.house is None:
         pytest.skip("a bound of the real house")
     one = await door.session()

@@ -1,0 +1,72 @@
+"""House: what has been learned by a client's own loss is made again after whatever end."""
+
+from pathlib import Path
+
+import psutil
+from custom_support import SQUARES, by_hand
+from service_support import ALICE, Client, adapter, batch, house
+
+from plait.core.custom_graphs import read
+from plait.service.house import House
+from plait.service.work import Batch, Kind
+
+LOSS = read(by_hand(*SQUARES))
+
+
+async def _create(h: House, client: Client) -> str:
+    return await h.requests.create_loss(ALICE, client.session_id, 0, LOSS)
+
+
+def _work(seed: int, loss_id: str) -> Batch:
+    return Batch(data=batch(seed).data, loss="custom", config={}, train=True, loss_id=loss_id)
+
+
+async def _undisturbed(directory: Path, model: Path) -> dict[str, bytes]:
+    async with house(directory, model) as h:
+        one = await Client.open(h)
+        loss_id = await _create(h, one)
+        await one.create(model)
+        await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+        await one.get(await one.step())
+        return adapter(h, one.model_id)
+
+
+async def test_a_step_asked_for_at_once_comes_after_it(tmp_path: Path, byte_model: Path) -> None:
+    """Its loss is looked up first, which takes longer than asking for a step."""
+    async with house(tmp_path / "a", byte_model) as h:
+        one = await Client.open(h)
+        loss_id = await _create(h, one)
+        await one.get(await one.create(byte_model))
+        await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id))
+        assert (await one.get(await one.step())).metrics["grad_norm:mean"] > 0
+        there = adapter(h, one.model_id)
+    assert there == await _undisturbed(tmp_path / "b", byte_model)
+
+
+async def test_a_worker_that_dies_costs_nothing(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path / "a", byte_model) as h:
+        one = await Client.open(h)
+        loss_id = await _create(h, one)
+        await one.create(byte_model)
+        await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+        for process in psutil.Process().children(recursive=True):
+            if any("plait.runtime.worker" in part for part in process.cmdline()):
+                process.kill()
+        await one.get(await one.step())
+        there = adapter(h, one.model_id)
+    assert there == await _undisturbed(tmp_path / "b", byte_model)
+
+
+async def test_another_life_of_the_house_has_the_loss(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path / "a", byte_model) as h:
+        one = await Client.open(h)
+        loss_id = await _create(h, one)
+        await one.create(byte_model)
+        answer = await one.get(kept := await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+    async with house(tmp_path / "a", byte_model) as h:
+        one.house = h
+        await one.get(await one.step())
+        assert await one.get(kept) == answer
+        there = adapter(h, one.model_id)
+        await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(2, loss_id)))
+    assert there == await _undisturbed(tmp_path / "b", byte_model)
