@@ -200,6 +200,12 @@ WRONG: dict[str, tuple[list[Any], type[PlaitError], str]] = {
         RequestError,
         "gives a complex",
     ),
+    "many dimensions": (
+        [node("a", "reshape", ref("logprobs"), 1, 1, 1, 1, -1, op="call_method"),
+         node("loss", "torch.sum", ref("a"))],
+        RequestError,
+        "more than 4 dimensions",
+    ),
     "a metric of several": ([SUM], RequestError, "metric custom/x:sum must be one number"),
 }
 

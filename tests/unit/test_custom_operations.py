@@ -220,6 +220,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("method.exp", (1.0,), {}, "no tensor"),
     ("getattr", (1, "shape"), {}, "no tensor"),
     ("getattr", (X, "values"), {}, "no pair"),
+    ("torch.where", (X > -1,), {}, "two values"),
+    ("method.where", (X, X > -1), {}, "two values"),
+    ("method.view", (X, torch.bool), {}, "view takes sizes"),
 ]
 
 

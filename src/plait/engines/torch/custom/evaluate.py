@@ -19,7 +19,7 @@ from plait.engines.torch.custom.operations import MAX_INT, function_of
 from plait.engines.torch.custom.sizes import elements
 from plait.engines.torch.memory import out_of_memory
 
-NODE_BYTES = 16 * 1024
+NODE_BYTES = 8 * 1024
 """What a node counts for at least: its time (some 30 µs with its gradient) is that of so much."""
 _DTYPES = {
     "bool": torch.bool,
@@ -43,6 +43,8 @@ _FAULTS = (
     AssertionError,
 )
 """What torch and Python raise on arguments that make no sense."""
+MAX_NDIM = 4
+"""Dimensions of a value: indices that operations make for themselves are one for each."""
 MAX_SAID = 200
 """Characters of such an error that are told."""
 
@@ -166,6 +168,8 @@ def _check(made: Any) -> None:
     """A value is a tensor of real numbers, such a number, or some of them."""
     match made:
         case torch.Tensor():
+            if made.ndim > MAX_NDIM:
+                raise RequestError(f"it has more than {MAX_NDIM} dimensions")
             if made.dtype not in _DTYPES.values():
                 raise RequestError(f"it gives numbers of the type {made.dtype}")
         case tuple():

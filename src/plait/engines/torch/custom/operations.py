@@ -90,6 +90,31 @@ def _item(value: Any, index: Any) -> Any:
     raise RequestError("an item of what is neither a tensor nor a shape")
 
 
+def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``where`` of three: of one alone it makes indices, as many as it has dimensions."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) + len(kwargs) != 3:
+            raise RequestError("where takes a condition and two values")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _view(*args: Any, **kwargs: Any) -> Any:
+    """A view of another shape. One of another type would be of the same bytes, whatever they say."""
+    if kwargs or any(isinstance(arg, torch.dtype) for arg in args):
+        raise RequestError("view takes sizes: use to for another type")
+    return torch.Tensor.view(*args)
+
+
+_SPECIAL = {
+    "torch.where": _choice(torch.where),
+    "method.where": _choice(torch.Tensor.where),
+    "method.view": _view,
+}
+
+
 def _at_most(n: int, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if len(args) > n:
@@ -100,6 +125,8 @@ def _at_most(n: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made(name: str) -> Callable[..., Any]:
+    if name in _SPECIAL:
+        return _SPECIAL[name]
     prefix, _, rest = name.partition(".")
     match prefix:
         case "torch":

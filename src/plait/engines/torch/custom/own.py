@@ -18,8 +18,8 @@ from plait.core.operations import Datum
 
 DATUM_BYTES = 64 * 2**20
 """Values of one datum together: with those of the gradient some 150 MB."""
-REQUEST_BYTES = 4 * 2**30
-"""Values of all data of a request, not at the same time: some seconds."""
+REQUEST_BYTES = 2 * 2**30
+"""Values of all data of a request, not at the same time: ten seconds at the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
