@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from custom_support import SQUARES, by_hand, node, ref
 from random_models import random_model
 
 from benchmarks.engine.adapters import random_adapter
 from plait.cli import main
+from plait.core.custom_graphs import read
+from plait.core.errors import RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import AdamParams, Datum, Sample, Sampled, SamplingParams
 from plait.core.runs import LoraSpec
@@ -173,6 +176,23 @@ def test_gradient_and_step(model: Path, device: str, dtype: torch.dtype, most: f
         engine.optim_step(RUN, ADAM)
     want, got = (e._run(RUN).flat.cpu() for e in engines)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loss_of_ones_own(model: Path, device: str) -> None:
+    """It is carried out on the CPU: an index out of range leaves the device as it was."""
+    loss = read(by_hand(*SQUARES))
+    bad = read(by_hand(node("a", "operator.getitem", ref("logprobs"), 99), *SQUARES, loss="a"))
+    grads = []
+    for where in ("cpu", device):
+        engine = TorchTrain(model, device=where)
+        engine.create(RUN, LoraSpec(rank=4, alpha=8.0))
+        with pytest.raises(RequestError, match="operator.getitem"):
+            ended(engine.forward_backward(RUN, [datum(PROMPT)], bad, {}))
+        ended(engine.forward_backward(RUN, [datum(PROMPT), datum(PROMPT[:20])], loss, {}))
+        grads.append(engine._run(RUN).grad.to("cpu", copy=True))
+    want, got = grads
+    assert want.norm() > 0
+    assert (got - want).norm() <= 1e-4 * want.norm()
 
 
 @pytest.mark.slow
