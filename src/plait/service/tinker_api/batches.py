@@ -261,5 +261,6 @@ def as_json(body: bytes) -> dict[str, Any]:
     return {
         "loss_fn_output_type": out.loss_fn_output_type,
         "loss_fn_outputs": rows,
-        "metrics": dict(out.metrics),
+        # JSON has no word for what is no number, which a client's own metric may be.
+        "metrics": {name: value for name, value in out.metrics.items() if math.isfinite(value)},
     }
