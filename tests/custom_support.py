@@ -140,6 +140,7 @@ def sequence_level(logprobs, reference, sign):
         "custom/right:sum": (margin > 0).float(),
     }
 
+
 SQUARES = [
     node("square", "torch.square", ref("logprobs")),
     node("loss", "sum", ref("square"), op="call_method"),

@@ -150,7 +150,10 @@ async def test_a_session_that_is_over_takes_none(door: Door) -> None:
 
 
 WRONG_NOW = {
-    "no gradient of one number": (by_hand(node("loss", "torch.exp", ref("logprobs"))), "one number"),
+    "no gradient of one number": (
+        by_hand(node("loss", "torch.exp", ref("logprobs"))),
+        "one number",
+    ),
     "an index out of range": (
         by_hand(node("a", "operator.getitem", ref("logprobs"), 99), {**SUM, "args": [ref("a")]}),
         "a (operator.getitem)",

@@ -1,4 +1,4 @@
-"""A client's own loss through the real SDK: carried out here, it is what the SDK would make of it."""
+"""A loss of ones own through the real SDK: what the server makes of it is what the SDK would."""
 
 import pytest
 from sdk_support import NEWEST, PROGRAMS, Run

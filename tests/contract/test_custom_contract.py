@@ -1,5 +1,5 @@
-"""A client's own loss at every training engine: as if the client had carried it out itself, which is a
-forward pass, its own autograd, and cross-entropy weighted by minus the slopes.
+"""A client's own loss at every training engine: as if the client had carried it out itself, which
+is a forward pass, its own autograd, and cross-entropy weighted by minus the slopes.
 """
 
 from collections.abc import Callable
@@ -83,9 +83,9 @@ def by_the_client(engine, case: Case) -> tuple[dict[str, float], tuple[tuple[flo
         leaf = (leaf if case.soft else leaf[:, 0]).clone().requires_grad_()
         loss, metrics = case.function(leaf, *map(torch.tensor, case.inputs.values()))
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
         for key, value in metrics.items():
-            sums[key] = sums.get(key, 0.0) + float(value)
+            sums[key] = sums.get(key, 0.0) + float(value.detach())
         weighted.append(replace(d, inputs={"weights": (-leaf.grad).tolist()}))
     drain(engine.forward_backward(A, weighted, "cross_entropy", {}))
     told = {k: v / len(data) if k.endswith(":mean") else v for k, v in sums.items()}

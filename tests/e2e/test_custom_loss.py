@@ -1,4 +1,6 @@
-"""A client's own loss survives the end of everything: the gradient that was answered is made again."""
+"""A client's own loss survives the end of everything: the gradient that was answered is made
+again.
+"""
 
 from pathlib import Path
 from typing import Any

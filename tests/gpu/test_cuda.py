@@ -186,7 +186,7 @@ def test_a_loss_of_ones_own(model: Path, device: str) -> None:
     for where in ("cpu", device):
         engine = TorchTrain(model, device=where)
         engine.create(RUN, LoraSpec(rank=4, alpha=8.0))
-        with pytest.raises(RequestError, match="operator.getitem"):
+        with pytest.raises(RequestError, match=r"operator\.getitem"):
             ended(engine.forward_backward(RUN, [datum(PROMPT)], bad, {}))
         ended(engine.forward_backward(RUN, [datum(PROMPT), datum(PROMPT[:20])], loss, {}))
         grads.append(engine._run(RUN).grad.to("cpu", copy=True))

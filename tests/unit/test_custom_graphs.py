@@ -100,7 +100,17 @@ def test_what_is_not_on_the_list_is_refused_by_name(written: str) -> None:
         read(by_hand(node("a", written, ref("logprobs")), SUM))
 
 
-METHODS = ["item", "numpy", "tolist", "backward", "add_", "__class__", "__reduce__", "apply_", "data"]
+METHODS = [
+    "item",
+    "numpy",
+    "tolist",
+    "backward",
+    "add_",
+    "__class__",
+    "__reduce__",
+    "apply_",
+    "data",
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -155,14 +165,20 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no target": (_nodes(lambda n: n[1].update(target=None)), "without a target"),
     "arguments of no list": (_nodes(lambda n: n[1].update(args={})), "without a target"),
     "an input that is not taken": (_nodes(lambda n: n.pop(0)), "inputs first"),
-    "an input that is not declared": (_nodes(lambda n: n.insert(1, {**n[0], "name": "b"})), "first"),
+    "an input that is not declared": (
+        _nodes(lambda n: n.insert(1, {**n[0], "name": "b"})),
+        "first",
+    ),
     "an input late": (_nodes(lambda n: n.insert(2, {**n[0], "name": "b"})), "inputs first"),
     "an input of another": (_nodes(lambda n: n[0].update(target="q")), "declares logprobs"),
     "an input with a default": (_nodes(lambda n: n[0].update(args=[1])), "declares logprobs"),
     "no output": (_nodes(lambda n: n.pop()), "end in its one output"),
     "an output before the end": (_nodes(lambda n: n.insert(1, n[-1])), "end in its one output"),
     "a method of nothing": (_nodes(lambda n: n[1].update(args=[])), "the method 'sum' of nothing"),
-    "a method of a number": (_nodes(lambda n: n[1].update(args=[1])), "the method 'sum' of nothing"),
+    "a method of a number": (
+        _nodes(lambda n: n[1].update(args=[1])),
+        "the method 'sum' of nothing",
+    ),
     "what comes later": (_value(ref("loss")), "'loss', no earlier node"),
     "itself": (_value(ref("a")), "'a', no earlier node"),
     "a reference to a number": (_value({"ref": 1}), "no earlier node"),
@@ -234,7 +250,9 @@ def test_there_are_so_many_nodes_at_most() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 KEYS = st.sampled_from(
@@ -243,7 +261,13 @@ KEYS = st.sampled_from(
 
 
 def _places(told: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
+    inner = (
+        told.items()
+        if isinstance(told, dict)
+        else enumerate(told)
+        if isinstance(told, list)
+        else ()
+    )
     return [at, *(place for key, value in inner for place in _places(value, (*at, key)))]
 
 

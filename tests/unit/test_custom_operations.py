@@ -1,5 +1,6 @@
-"""Custom operations: each does what torch does, under the name that a trace gives it, and makes no more
-than it was said to make."""
+"""Custom operations: each does what torch does, under the name that a trace gives it, and makes no
+more than it was said to make.
+"""
 
 import math
 import operator
@@ -157,7 +158,8 @@ def test_it_gives_what_torch_gives_and_no_more_than_was_said(call: Call) -> None
     for ours, theirs in _pairs(got, want):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
-        assert ours.numel() <= said
+        if name != "getattr" and not isinstance(args[0], tuple):  # what is there already
+            assert ours.numel() <= said
     if not isinstance(want, torch.Tensor | tuple) or isinstance(want, torch.Size):
         assert got == want
 
@@ -256,7 +258,7 @@ def test_a_function_and_its_method_are_one(name: str) -> None:
     for prefix in ("torch", "method"):
         try:
             results.append(function_of(f"{prefix}.{name}", {})(P))
-        except (TypeError, RuntimeError):
+        except (TypeError, RuntimeError, RequestError):
             results.append(None)
     one, other = results
     assert (one is None) == (other is None)

@@ -41,7 +41,6 @@ _HINTS = {
 }
 
 
-
 def read(told: Mapping[str, Any]) -> CustomLoss:
     """A loss from ``name``, ``inputs`` and ``graph`` as clients send them; RequestError."""
     name = told.get("name")
@@ -153,11 +152,17 @@ class _Reader:
         args, kwargs = told.get("args", []), told.get("kwargs", {})
         if not isinstance(name, str) or not _NODE.fullmatch(name):
             raise self._error(f"has a node named {name!r:.80}: give an identifier")
+        if not isinstance(op, str):
+            op = ""
         if op in _HINTS:
             raise self._error(_HINTS[op])
         if op not in ("placeholder", "call_function", "call_method", "output"):
             raise self._error(f"has the node {name} of an unknown kind {op!r:.40}")
-        if not isinstance(target, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
+        if (
+            not isinstance(target, str)
+            or not isinstance(args, list)
+            or not isinstance(kwargs, dict)
+        ):
             raise self._error(f"has the node {name} without a target, arguments or keywords")
         return {"op": op, "name": name, "target": target, "args": args, "kwargs": kwargs}
 
@@ -211,7 +216,9 @@ class _Reader:
             return
         if isinstance(told, str):
             if told not in TEXTS:
-                raise self._error(f"gives the node {node} the text {told!r:.80}, which nothing takes")
+                raise self._error(
+                    f"gives the node {node} the text {told!r:.80}, which nothing takes"
+                )
             return
         if isinstance(told, list):
             return self._values(node, told, refs, depth)

@@ -1,9 +1,10 @@
 """Custom losses: a client's own loss as plain data.
 
-A loss is a graph that the client traced: nodes in the order of execution, each naming an operation of
-``custom_ops`` and earlier nodes. It is given one datum's log-probs, ``(N,)`` or ``(N, K)``, and the
-inputs that it names; it gives a loss, whose derivative by the log-probs trains, and metrics. A batch's
-loss is the sum over its data; a metric's name ends in how it is combined (``:sum``, ``:mean``).
+A loss is a graph that the client traced: nodes in the order of execution, each naming an operation
+of ``custom_ops`` and earlier nodes. It is given one datum's log-probs, ``(N,)`` or ``(N, K)``, and
+the inputs that it names; it gives a loss, whose derivative by the log-probs trains, and metrics. A
+batch's loss is the sum over its data; a metric's name ends in how it is combined (``:sum``,
+``:mean``).
 
 ``custom_graphs`` reads and checks one: whatever could not be carried out for any data is refused
 there. What depends on data (shapes, sizes, values that are no numbers) is the engine's.

@@ -1,13 +1,13 @@
 """Custom ops: the operations that a custom loss may consist of, by name, and what each may make.
 
-This is the whole list: what is not on it is refused when a loss is created, so nothing that a client
-sends is ever looked up anywhere. Left out on purpose: whatever writes into its arguments, leaves torch
-(``item``), draws random numbers, makes a value whose size a *value* decides (``bincount``, ``one_hot``),
-or takes far longer than its values are large (``svd``, ``cumprod``'s gradient). The functions
-themselves are the engine's.
+This is the whole list: what is not on it is refused when a loss is created, so nothing that a
+client sends is ever looked up anywhere. Left out on purpose: whatever writes into its arguments,
+leaves torch (``item``), draws random numbers, makes a value whose size a *value* decides
+(``bincount``, ``one_hot``), or takes far longer than its values are large (``svd``, ``cumprod``'s
+gradient). The functions themselves are the engine's.
 
-A name here has one of the prefixes ``torch``, ``functional``, ``special``, ``method``, ``operator``,
-``math``; a traced graph writes several of them in more than one way (``canonical``).
+A name here has one of the prefixes ``torch``, ``functional``, ``special``, ``method``,
+``operator``, ``math``; a traced graph writes several of them in more than one way (``canonical``).
 """
 
 from enum import StrEnum
@@ -31,15 +31,16 @@ class Makes(StrEnum):
 
 
 _EACH = """
-abs absolute acos acosh add addcdiv addcmul all amax amin any argmax argmin asin asinh atan atan2 atanh
-bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip clone copysign cos
-cosh count_nonzero cumsum detach div divide eq erf erfc exp exp2 expm1 fix flip floor floor_divide fmax
-fmin fmod frac ge greater greater_equal gt heaviside hypot isclose isfinite isinf isnan isneginf isposinf
-le lerp less less_equal log log10 log1p log2 log_softmax logaddexp logaddexp2 logical_and logical_not
-logical_or logical_xor logit logsumexp lt masked_fill masked_select max maximum mean min minimum mul
-multiply nan_to_num nanmean nansum ne neg negative norm not_equal positive pow prod reciprocal relu
-remainder roll round rsqrt sgn sigmoid sign signbit sin sinh softmax sqrt square std sub subtract sum tan
-tanh tril triu true_divide trunc var where xlogy
+abs absolute acos acosh add addcdiv addcmul all amax amin any argmax argmin asin asinh atan atan2
+atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip clone
+copysign cos cosh count_nonzero cumsum detach div divide eq erf erfc exp exp2 expm1 fix flip floor
+floor_divide fmax fmin fmod frac ge greater greater_equal gt heaviside hypot isclose isfinite isinf
+isnan isneginf isposinf le lerp less less_equal log log10 log1p log2 log_softmax logaddexp
+logaddexp2 logical_and logical_not logical_or logical_xor logit logsumexp lt masked_fill
+masked_select max maximum mean min minimum mul multiply nan_to_num nanmean nansum ne neg negative
+norm not_equal positive pow prod reciprocal relu remainder roll round rsqrt sgn sigmoid sign
+signbit sin sinh softmax sqrt square std sub subtract sum tan tanh tril triu true_divide trunc var
+where xlogy
 """
 _SLOWLY = "argsort cummax cummin digamma erfinv kthvalue lgamma logcumsumexp median sort topk"
 _VIEW = """
@@ -85,8 +86,8 @@ _ALONE = {
         Makes.PICKED: "getitem",
     },
     "math": {
-        Makes.FACT: "acos asin atan atan2 ceil copysign cos cosh erf erfc exp expm1 fabs floor fmod "
-        "hypot isfinite isinf isnan log log10 log1p log2 pow sin sinh sqrt tan tanh trunc"
+        Makes.FACT: "acos asin atan atan2 ceil copysign cos cosh erf erfc exp expm1 fabs floor "
+        "fmod hypot isfinite isinf isnan log log10 log1p log2 pow sin sinh sqrt tan tanh trunc"
     },
 }
 
@@ -97,7 +98,7 @@ TEXTS = ("batchmean", "constant", "cpu", "floor", "fro", "mean", "none", "sum", 
 """Words that say how (``reduction``, ``rounding_mode``, …); no other text is an argument."""
 DTYPES = ("bool", "float", "float32", "float64", "double", "int", "int32", "int64", "long")
 REFUSED_OPTIONS = frozenset(
-    "generator layout memory_format out output_size pin_memory requires_grad".split()
+    ["generator", "layout", "memory_format", "out", "output_size", "pin_memory", "requires_grad"]
 )
 """Keywords that write elsewhere, draw, or say how memory is laid out."""
 

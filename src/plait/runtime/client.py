@@ -42,7 +42,7 @@ class RunClient:
         ledger: Ledger,
         versions_dir: Path,
         samplable: bool = True,
-    ) ->loss: Loss, config: dict[str, float] | None:
+    ) -> None:
         """``samplable``: versions that it begins with are published at once."""
         self._head, self.facts = head, facts
         self._ledger, self._samplable = ledger, samplable
@@ -142,7 +142,7 @@ class RunClient:
         return result
 
     async def forward_backward(
-        self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
+        self, data: Sequence[Datum], loss: Loss, config: dict[str, float] | None = None
     ) -> ForwardResult:
         """Accumulate the gradient of a token-summed loss."""
         return await self._mutations.forward_backward(

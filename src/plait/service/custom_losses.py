@@ -73,6 +73,4 @@ class CustomLosses:
         if row is None or row.tenant_id != who.tenant_id:
             raise NotFound(f"there is no request {request_id[:120]}")
         made = LossMade(loss_id=request_id)
-        return Ready(
-            kind=Kind.CUSTOM_LOSS, body=self._codec.write(Kind.CUSTOM_LOSS, None, made)
-        )
+        return Ready(kind=Kind.CUSTOM_LOSS, body=self._codec.write(Kind.CUSTOM_LOSS, None, made))

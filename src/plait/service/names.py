@@ -1,9 +1,8 @@
 """Names: what things are called on the wire, and what they are called inside.
 
 Session ``s-…``, model ``{session}:train:{n}``, sampler ``{session}:sample:{n}``, custom loss
-``{session}:loss:{n}``, numbered request ``{model}:{seq}``. A run is called like its model, with dots,
-since that is also a directory's name.
-Checkpoints' names are ``paths``'.
+``{session}:loss:{n}``, numbered request ``{model}:{seq}``. A run is called like its model, with
+dots, since that is also a directory's name. Checkpoints' names are ``paths``'.
 """
 
 import re

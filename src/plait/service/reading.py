@@ -1,7 +1,7 @@
 """Reading: the bodies of a line's requests, off the event loop and ahead of their turn.
 
-A custom loss is looked up here too: what is carried out has all that it needs, so gradients and steps
-reach the engine in the order of their numbers.
+A custom loss is looked up here too: what is carried out has all that it needs, so gradients and
+steps reach the engine in the order of their numbers.
 """
 
 import asyncio

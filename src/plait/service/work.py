@@ -175,7 +175,9 @@ class LossMade:
     loss_id: str
 
 
-Answer = ForwardResult | StepResult | SampleResult | Created | Saved | SamplerMade | Loaded | LossMade
+Answer = (
+    ForwardResult | StepResult | SampleResult | Created | Saved | SamplerMade | Loaded | LossMade
+)
 
 
 class Codec(Protocol):

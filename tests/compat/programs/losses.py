@@ -2,7 +2,8 @@
 
     losses.py '{"url": …, "key": …, "model": …}'
 
-Prints one JSON line: of each loss what both ways gave, and what was said of losses that are refused.
+Prints one JSON line: of each loss what both ways gave, and what was said of losses that are
+refused.
 """
 
 import dataclasses
@@ -180,7 +181,9 @@ bad = service.create_custom_loss(out_of_range, {"logprobs": 1}).result()
 found["said"] = {
     "unlisted": said(lambda: service.create_custom_loss(unlisted, {"logprobs": 1}).result()),
     "out of range": said(lambda: training.forward_backward_custom([hard(1)], bad).result()),
-    "then": said(lambda: training.forward_backward([hard(1, weights=weights(1))], "cross_entropy").result()),
+    "then": said(
+        lambda: training.forward_backward([hard(1, weights=weights(1))], "cross_entropy").result()
+    ),
 }
 print(json.dumps(found))
 sys.stdout.flush()

@@ -1,7 +1,7 @@
 """Losses: the endpoint by which a client hands in a loss of its own.
 
-A loss that is refused is refused at once, with the first thing that is wrong with it, and its number
-stays unused: nothing waits for it. One that is taken is kept before it is promised.
+A loss that is refused is refused at once, with the first thing that is wrong with it, and its
+number stays unused: nothing waits for it. One that is taken is kept before it is promised.
 """
 
 import asyncio

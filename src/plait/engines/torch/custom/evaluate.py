@@ -1,7 +1,7 @@
 """Evaluate: one datum's loss, its slope at every log-prob, and its metrics.
 
-Always on the CPU and in one thread: an index that is out of range must be an error, not the end of a
-CUDA context, and a sum must not depend on how many cores are free. Whatever goes wrong is the
+Always on the CPU and in one thread: an index that is out of range must be an error, not the end of
+a CUDA context, and a sum must not depend on how many cores are free. Whatever goes wrong is the
 client's: a RequestError (NotFinite, where numbers run away) that names the node. Memory that runs
 out is not, and is let by.
 """

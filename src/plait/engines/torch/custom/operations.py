@@ -102,7 +102,7 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _view(*args: Any, **kwargs: Any) -> Any:
-    """A view of another shape. One of another type would be of the same bytes, whatever they say."""
+    """A view of another shape. One of another type would read the same bytes as something else."""
     if kwargs or any(isinstance(arg, torch.dtype) for arg in args):
         raise RequestError("view takes sizes: use to for another type")
     return torch.Tensor.view(*args)

@@ -1,8 +1,8 @@
 """Own: what a client's own loss reads of each datum, and how much it may make of it.
 
-The inputs are those that the loss names, of the ranks that it declares, as they were sent: others are
-not looked at. What all values of a request's data may take is divided among the data by their size,
-so what becomes of one does not depend on the order in which they are gone through.
+The inputs are those that the loss names, of the ranks that it declares, as they were sent: others
+are not looked at. What all values of a request's data may take is divided among the data by their
+size, so what becomes of one does not depend on the order in which they are gone through.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Sizes: how many elements an operation will make or go through, before it is carried out.
 
 Never less than it will be, except by what a type is wider than its arguments' (which is looked at
-afterwards): memory that is not there cannot be asked for. What an operation could only fail at, it is
-left to fail at.
+afterwards): memory that is not there cannot be asked for. What an operation could only fail at, it
+is left to fail at.
 """
 
 from collections.abc import Callable, Iterable, Sequence

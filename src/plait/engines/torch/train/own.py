@@ -1,8 +1,8 @@
 """Own: a client's own loss over the sequences that a run has in a micro-batch.
 
-What goes backward through the model is ``Σ slope · logp`` with the slopes held still: the graph of the
-client's loss ends at the log-probs, so whatever is wrong with it is found before anything of another
-run is touched.
+What goes backward through the model is ``Σ slope · logp`` with the slopes held still: the graph of
+the client's loss ends at the log-probs, so whatever is wrong with it is found before anything of
+another run is touched.
 """
 
 from collections import defaultdict
