@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import psutil
-from custom_support import SQUARES, by_hand
+import pytest
+from custom_support import SQUARES, by_hand, node, ref
 from service_support import ALICE, Client, adapter, batch, house
 
 from plait.core.custom_graphs import read
+from plait.core.errors import CapacityError, RequestError
+from plait.service.custom_losses import MAX_LOSSES
 from plait.service.house import House
 from plait.service.work import Batch, Kind
 
@@ -70,3 +73,18 @@ async def test_another_life_of_the_house_has_the_loss(tmp_path: Path, byte_model
         there = adapter(h, one.model_id)
         await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(2, loss_id)))
     assert there == await _undisturbed(tmp_path / "b", byte_model)
+
+
+async def test_a_session_has_so_many_of_so_many_bytes(tmp_path: Path, byte_model: Path) -> None:
+    async with house(tmp_path, byte_model) as h:
+        one, other = await Client.open(h), await Client.open(h)
+        for number in range(MAX_LOSSES):
+            await h.requests.create_loss(ALICE, one.session_id, number, LOSS)
+        with pytest.raises(CapacityError, match="64 custom losses") as full:
+            await h.requests.create_loss(ALICE, one.session_id, MAX_LOSSES, LOSS)
+        assert full.value.http_status == 422, "not 429: the client would ask again for minutes"
+        assert await h.requests.create_loss(ALICE, one.session_id, 5, LOSS), "the original"
+        assert await h.requests.create_loss(ALICE, other.session_id, MAX_LOSSES, LOSS)
+        many = [node(f"n{i}", "torch.cat", [ref("logprobs")] * 250) for i in range(30)]
+        with pytest.raises(RequestError, match="bytes: at most"):
+            await h.requests.create_loss(ALICE, other.session_id, 0, read(by_hand(*many, *SQUARES)))

@@ -8,8 +8,6 @@ import pytest
 from custom_support import SUM, by_hand, node, ref, told
 from tinker_support import PROTOBUF, Door, Model, Session, gradient, logprobs, ok, put
 
-from plait.service.custom_losses import MAX_LOSSES
-
 PPO = {"logprobs": 1, "sampled": 1, "advantages": 1}
 SAMPLED = np.linspace(-6, -5, 8, dtype="<f4")
 ADVANTAGES = np.array([0, 0, 1, -1, 1, 1, -2, 1], "<f4")
@@ -129,18 +127,6 @@ async def test_a_graph_that_is_wrong_is_refused_at_once(door: Door, loss: Any, w
 async def test_a_body_that_is_wrong_is_refused(door: Door, over: dict[str, Any]) -> None:
     refused = await send(await door.session(), by_hand(SUM), **over)
     assert refused.status_code in (400, 422), refused.text
-
-
-async def test_a_session_has_so_many(door: Door) -> None:
-    if door.house is None:
-        pytest.skip("a bound of the real house")
-    one = await door.session()
-    for number in range(MAX_LOSSES):
-        await ok(await send(one, by_hand(SUM), number))
-    refused = await send(one, by_hand(SUM), MAX_LOSSES)
-    assert refused.status_code == 422, "not 429: the client would ask again for minutes"
-    assert "64 custom losses" in refused.json()["error"]["message"]
-    assert await create(one, by_hand(SUM), 5)
 
 
 async def test_a_session_that_is_over_takes_none(door: Door) -> None:

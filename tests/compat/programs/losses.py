@@ -126,18 +126,25 @@ LOSSES = {
 }
 
 
+def bare(datum):
+    """Only what is scored."""
+    targets = datum.loss_fn_inputs["target_tokens"].to_torch()
+    inputs = {"target_tokens": targets, "weights": torch.ones(targets.shape)}
+    return types.Datum(model_input=datum.model_input, loss_fn_inputs=inputs)
+
+
 def trained(training, data, handle):
     """What a loss gives, and the model after a step by it."""
     promise = training.forward_backward_custom(data, handle)
     step = training.optim_step(ADAM)  # asked for at once
     out, stepped = promise.result(), step.result()
-    after = training.forward(data, "cross_entropy") if "weights" in data[0].loss_fn_inputs else None
+    after = training.forward([bare(d) for d in data], "cross_entropy").result()
     return {
         "metrics": {k: v for k, v in out.metrics.items() if k != "surrogate_loss:sum"},
         "logprobs": [list(map(float, o["logprobs"].data)) for o in out.loss_fn_outputs],
         "shapes": [o["logprobs"].shape for o in out.loss_fn_outputs],
         "norm": stepped.metrics["grad_norm:mean"],
-        "after": after and after.result().metrics["loss:sum"],
+        "after": after.metrics["loss:sum"],
     }
 
 
