@@ -76,12 +76,8 @@ def test_the_clients_data_stay_as_they_are() -> None:
 
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
-    many = -torch.rand(200_000, generator=torch.Generator().manual_seed(4))
-    loss = of(
-        node("total", "torch.sum", ref("logprobs")),
-        node("square", "torch.square", ref("total")),
-        node("loss", "torch.log", ref("square")),
-    )
+    many = -5 * torch.rand(300_000, generator=torch.Generator().manual_seed(0))
+    loss = of(SUM)
     before, found = torch.get_num_threads(), []
     try:
         for n in (1, 2):
@@ -91,7 +87,6 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert found[0].loss == found[1].loss
-    assert torch.equal(found[0].slopes, found[1].slopes)
 
 
 def test_a_metric_may_be_no_number_and_a_size() -> None:

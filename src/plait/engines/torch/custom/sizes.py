@@ -46,11 +46,23 @@ def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
 
 def _together(shapes: Iterable[Sequence[int]]) -> int:
     """Elements of shapes broadcast together; of the largest, where they cannot be."""
-    known = [tuple(shape) for shape in shapes]
-    try:
-        return prod(torch.broadcast_shapes(*known))
-    except RuntimeError:
-        return max(map(prod, known))
+    known = list(shapes)
+    together = _broadcast(known)
+    return max(map(prod, known)) if together is None else together
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> int | None:
+    """Elements of shapes broadcast together, if they can be (torch's own takes longer than adding
+    the tensors)."""
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return prod(shapes[0]) if shapes else 1
+    n = 1
+    for place in range(1, 1 + max(map(len, shapes))):
+        sizes = {shape[-place] for shape in shapes if place <= len(shape)} - {1}
+        if len(sizes) > 1:
+            return None
+        n *= sizes.pop() if sizes else 1
+    return n
 
 
 def _tensor(args: list[Any], kwargs: dict[str, Any], place: int, *names: str) -> torch.Tensor:
@@ -173,10 +185,9 @@ def _getitem(args: list[Any], kwargs: dict[str, Any]) -> int:
 
 
 def _picked(shapes: list[Sequence[int]]) -> int:
-    try:
-        return prod(torch.broadcast_shapes(*map(tuple, shapes)))
-    except RuntimeError:  # masks, of which it is not known how many they let by
-        return prod(map(prod, shapes))
+    together = _broadcast([tuple(shape) for shape in shapes])
+    # Else there are masks, of which it is not known how many they let by.
+    return prod(map(prod, shapes)) if together is None else together
 
 
 def _consumed(item: Any) -> int:
