@@ -40,7 +40,7 @@ def read_targets(told: bodies.Ids, n_rows: int) -> Targets:
     if (starts is None) != (columns is None):
         raise RequestError(f"{NAME} is sparse in half: give both indices, or none")
     if starts is not None and columns is not None:
-        tensors.check_csr(NAME, shape, np.array(starts), np.array(columns), len(told.data))
+        _check_sparse(shape, np.array(starts), np.array(columns), len(told.data))
     elif len(told.data) != shape[0] * shape[1]:
         raise RequestError(
             f"{NAME} has {len(told.data)} numbers, not those of the shape {shape}"
@@ -54,6 +54,14 @@ def read_targets(told: bodies.Ids, n_rows: int) -> Targets:
         starts=None if starts is None else tuple(starts),
         columns=None if columns is None else tuple(columns),
     )
+
+
+def _check_sparse(
+    shape: tuple[int, int], starts: tensors.Array, columns: tensors.Array, n_values: int
+) -> None:
+    rows = tensors.check_csr(NAME, shape, starts, columns, n_values)
+    if (np.diff(rows * shape[1] + columns) <= 0).any():
+        raise RequestError(f"{NAME} is sparse and the columns of a row do not rise")
 
 
 def write_targets(message: Any, targets: Targets, found: Sequence[Sequence[float]]) -> None:

@@ -59,7 +59,7 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
         topk_prompt=body.topk_prompt_logprobs,
         topk_sample=body.topk_sample_logprobs,
         prompt_last=last,
-        targets=None if targets is None else alternatives.read_targets(targets, len(prompt) - 1),
+        targets=targets and alternatives.read_targets(targets, max(0, len(prompt) - 1)),
         prompt_draws=body.prompt_alt_tokens_k,
     )
 
