@@ -1,5 +1,6 @@
 """Bytes: ours as the real SDK reads them, and its own as we do."""
 
+import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from sdk_support import ENVIRONMENTS, NEWEST, PROGRAMS, Run
@@ -47,7 +48,12 @@ def sample() -> bytes:
         prompt_logprobs=True,
         topk_prompt=2,
         topk_sample=1,
-        targets=Targets(shape=(2, 3), ids=(5, -1), starts=(0, 2, 2), columns=(0, 2)),
+        targets=Targets(
+            shape=(2, 3),
+            ids=np.array([5, -1]),
+            starts=np.array([0, 2, 2]),
+            columns=np.array([0, 2]),
+        ),
         prompt_draws=1,
     )
     drawn = Sampled(

@@ -14,7 +14,7 @@ import numpy as np
 from plait.core.errors import RequestError
 from plait.core.operations import MAX_NAMED, MAX_TOPK
 from plait.core.operations import Alternatives as Drawn
-from plait.service.targets import NOTHING, Targets
+from plait.service.targets import Ints, Targets
 from plait.service.tinker_api import bodies, schema, tensors
 
 NAME = "target_prompt_logprobs"
@@ -35,39 +35,40 @@ def read_targets(told: bodies.Ids, n_rows: int) -> Targets:
             f"{NAME} has the shape {tuple(told.shape[:4])}: it must have two numbers, and as many "
             f"rows as the prompt has tokens behind the first, {n_rows}"
         )
-    shape = (told.shape[0], told.shape[1])
-    starts, columns = told.sparse_crow_indices, told.sparse_col_indices
-    if (starts is None) != (columns is None):
-        raise RequestError(f"{NAME} is sparse in half: give both indices, or none")
-    if starts is not None and columns is not None:
-        _check_sparse(shape, np.array(starts), np.array(columns), len(told.data))
-    elif len(told.data) != shape[0] * shape[1]:
-        raise RequestError(
-            f"{NAME} has {len(told.data)} numbers, not those of the shape {shape}"
-        )
-    n_named = len(told.data) - told.data.count(NOTHING)
+    targets = Targets(
+        shape=(told.shape[0], told.shape[1]),
+        ids=_ints(told.data),
+        starts=None if told.sparse_crow_indices is None else _ints(told.sparse_crow_indices),
+        columns=None if told.sparse_col_indices is None else _ints(told.sparse_col_indices),
+    )
+    _check_layout(targets)
+    n_named = int(targets.named.sum())
     if not 1 <= n_named <= MAX_NAMED:
         raise RequestError(f"{NAME} names {n_named} tokens: name 1 to {MAX_NAMED}")
-    return Targets(
-        shape=shape,
-        ids=tuple(told.data),
-        starts=None if starts is None else tuple(starts),
-        columns=None if columns is None else tuple(columns),
-    )
+    return targets
 
 
-def _check_sparse(
-    shape: tuple[int, int], starts: tensors.Array, columns: tensors.Array, n_values: int
-) -> None:
-    rows = tensors.check_csr(NAME, shape, starts, columns, n_values)
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _check_layout(targets: Targets) -> None:
+    shape, n = targets.shape, targets.ids.size
+    starts, columns = targets.starts, targets.columns
+    if starts is None and columns is None:
+        if n != shape[0] * shape[1]:
+            raise RequestError(f"{NAME} has {n} numbers, not those of the shape {shape}")
+        return
+    if starts is None or columns is None:
+        raise RequestError(f"{NAME} is sparse in half: give both indices, or none")
+    rows = tensors.check_csr(NAME, shape, starts, columns, n)
     if (np.diff(rows * shape[1] + columns) <= 0).any():
         raise RequestError(f"{NAME} is sparse and the columns of a row do not rise")
 
 
 def write_targets(message: Any, targets: Targets, found: Sequence[Sequence[float]]) -> None:
     """Their log-probs in the layout of the request; 0 where nothing is named."""
-    values = np.zeros(len(targets.ids), dtype="<f4")
-    named = np.array(targets.ids) != NOTHING
+    values, named = np.zeros(targets.ids.size, dtype="<f4"), targets.named
     values[named] = np.fromiter(chain.from_iterable(found), "<f4", int(named.sum()))
     message.dtype = schema.FLOAT32
     message.shape.extend(targets.shape)
@@ -75,8 +76,8 @@ def write_targets(message: Any, targets: Targets, found: Sequence[Sequence[float
         message.dense = values.tobytes()
         return
     message.sparse_csr.values = values.tobytes()
-    message.sparse_csr.crow_indices = np.array(targets.starts, dtype="<i8").tobytes()
-    message.sparse_csr.col_indices = np.array(targets.columns, dtype="<i8").tobytes()
+    message.sparse_csr.crow_indices = targets.starts.astype("<i8").tobytes()
+    message.sparse_csr.col_indices = targets.columns.astype("<i8").tobytes()
 
 
 def write_draws(message: Any, drawn: Sequence[Drawn], k: int) -> None:

@@ -50,7 +50,9 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
         if not 0 <= k <= MAX_TOPK:
             raise RequestError(f"{name} is {k}: give 0 to {MAX_TOPK}")
     alternatives.check_draws(body.prompt_alt_tokens_k)
-    targets = body.target_prompt_logprobs
+    targets = None
+    if (told := body.target_prompt_logprobs) is not None:
+        targets = alternatives.read_targets(told, max(0, len(prompt) - 1))
     return SampleWork(
         prompt=tuple(prompt),
         n=body.num_samples,
@@ -59,7 +61,7 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
         topk_prompt=body.topk_prompt_logprobs,
         topk_sample=body.topk_sample_logprobs,
         prompt_last=last,
-        targets=targets and alternatives.read_targets(targets, max(0, len(prompt) - 1)),
+        targets=targets,
         prompt_draws=body.prompt_alt_tokens_k,
     )
 
