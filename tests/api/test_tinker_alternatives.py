@@ -53,9 +53,7 @@ async def test_tokens_are_drawn_in_the_prompts_places(door: Door) -> None:
     assert tokens.shape == logprobs.shape == (ROWS, 4)
     scored = await one.result(await ok(one.sample(sampler, 1, **targets(tokens.tolist()))))
     assert matrix(scored.target_prompt_logprobs) == pytest.approx(logprobs, abs=1e-5)
-    again = await one.result(
-        await ok(one.sample(sampler, 2, prompt_alt_tokens_k=4, num_samples=3))
-    )
+    again = await one.result(await ok(one.sample(sampler, 2, prompt_alt_tokens_k=4, num_samples=3)))
     assert again.prompt_alt_tokens == out.prompt_alt_tokens, "one seed, the same draws"
     other = await ok(one.sample(sampler, 3, prompt_alt_tokens_k=4, params={"seed": 2}))
     assert (await one.result(other)).prompt_alt_tokens.tokens != out.prompt_alt_tokens.tokens

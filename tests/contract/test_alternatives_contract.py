@@ -77,7 +77,7 @@ def test_what_is_drawn_in_the_prompt_changes_nothing_else(kit) -> None:
 def test_draws_have_the_models_own_logprobs(kit, adapters) -> None:
     drawn = run_ops(loaded(kit, adapters), sample("x", "a", 1, prompt_draws=20))["x"].prompt_draws
     assert [len(row) for row in drawn] == [20] * ROWS
-    assert len({row for row in drawn}) == ROWS
+    assert len(set(drawn)) == ROWS
     named = tuple(tuple(token for token, _ in row) for row in drawn)
     told = run_ops(loaded(kit, adapters), sample("y", "a", 1, prompt_targets=named))["y"]
     for scored, row in zip(told.prompt_targets, drawn, strict=True):

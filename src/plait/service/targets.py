@@ -30,7 +30,7 @@ class Targets:
     @property
     def named(self) -> NDArray[np.bool_]:
         """Which of ``ids`` ask for something."""
-        return self.ids != NOTHING
+        return np.not_equal(self.ids, NOTHING)
 
     def rows(self) -> tuple[tuple[int, ...], ...]:
         """The tokens of each row."""

@@ -2,8 +2,8 @@
 
     alternatives.py '{"url": …, "key": …, "model": …}'
 
-Prints one JSON line: what ``SamplingClient.sample`` gave for every argument that it has, and what it
-raised for some that are wrong.
+Prints one JSON line: what ``SamplingClient.sample`` gave for every argument that it has, and what
+it raised for some that are wrong.
 """
 
 import inspect

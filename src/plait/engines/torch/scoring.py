@@ -64,9 +64,7 @@ def _tell(
     return found.ok_R
 
 
-def _named(
-    rows: Rows, prompts_R: Sequence[Prompted], places_R: Sequence[int]
-) -> Iterator[float]:
+def _named(rows: Rows, prompts_R: Sequence[Prompted], places_R: Sequence[int]) -> Iterator[float]:
     """Log-probs of the tokens that the prompts name, row after row."""
     ids_R = [p.named(i) for p, i in zip(prompts_R, places_R, strict=True)]
     of = [row for row, ids in enumerate(ids_R) for _ in ids]

@@ -108,9 +108,7 @@ def write(work: SampleWork, answer: SampleResult) -> bytes:
         ranked += answer.prompt_topk[hidden - 1 :]
         _rank(out.topk_prompt_logprobs, ranked, work.topk_prompt)
     if work.targets is not None:
-        alternatives.write_targets(
-            out.target_prompt_logprobs, work.targets, answer.prompt_targets
-        )
+        alternatives.write_targets(out.target_prompt_logprobs, work.targets, answer.prompt_targets)
     if work.prompt_draws:
         alternatives.write_draws(out.prompt_alt_tokens, answer.prompt_draws, work.prompt_draws)
     return bytes(out.SerializeToString())
