@@ -99,6 +99,22 @@ def test_draws_are_a_function_of_the_seed_and_of_temperature_alone(kit) -> None:
     assert sum(a != b for a, b in zip(first, other, strict=True)) == ROWS
 
 
+def test_draws_are_independent_of_each_other_and_of_the_samples(kit) -> None:
+    asked = sample("x", prompt=(65,) * 40, prompt_draws=2)
+    drawn = run_ops(kit.rollout(), asked)["x"].prompt_draws
+    firsts = Counter(row[0][0] for row in drawn)
+    assert max(firsts.values()) < len(drawn) / 2, "behind equal tokens the model says much the same"
+    assert sum(a == b for a, b in drawn) < len(drawn) / 2
+    engine, alike, n = kit.rollout(), 0, 30
+    for seed in range(n):
+        options = {"seed": seed, "max_tokens": 1}
+        inside = sample("inside", prompt=PROMPT[:2], prompt_draws=1, **options)
+        results = run_ops(engine, inside, sample("behind", prompt=PROMPT[:1], **options))
+        (((token, _),),) = results["inside"].prompt_draws
+        alike += results["behind"].samples[0].tokens == (token,)
+    assert alike < n / 2
+
+
 def test_greedy_draws_are_the_likeliest(kit) -> None:
     asked = sample("x", temperature=0.0, prompt_draws=3, prompt_logprobs=True, topk_logprobs=1)
     # A neighbour of another temperature, in the same blocks of rows.

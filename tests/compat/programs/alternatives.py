@@ -70,7 +70,9 @@ named = {"self", "prompt", "num_samples", "sampling_params", *every}
 whole = sample(**every)
 found = whole.target_prompt_logprobs
 out = {
-    "not asked for": sorted(set(inspect.signature(tinker.SamplingClient.sample).parameters) - named),
+    "not asked for": sorted(
+        set(inspect.signature(tinker.SamplingClient.sample).parameters) - named
+    ),
     "prompt_logprobs": whole.prompt_logprobs,
     "dense": {"shape": found.shape, "dtype": found.dtype, "rows": found.to_torch().tolist()},
     "sparse indices of the dense": found.sparse_crow_indices,
