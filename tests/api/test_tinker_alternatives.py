@@ -1,8 +1,13 @@
 """Tokens that a client names, or has drawn, in the places of its prompt's, through the door."""
 
+import json
+
 import numpy as np
 import pytest
 from tinker_support import PROMPT, Door, ok
+
+from plait.core.operations import MAX_NAMED
+from plait.service.bodies import MAX_BODY
 
 ROWS = len(PROMPT) - 1
 
@@ -69,6 +74,33 @@ async def test_a_client_without_protobuf_reads_them_too(door: Door) -> None:
     assert told["target_prompt_logprobs"]["data"][1] == 0
     assert told["prompt_alt_tokens"]["tokens"]["dtype"] == "int64"
     assert len(told["prompt_alt_tokens"]["logprobs"]["data"]) == 2 * ROWS
+
+
+async def test_as_many_as_are_allowed_come_in_and_go_out(door: Door) -> None:
+    one = await door.session()
+    sampler = await one.sampler()
+    width = MAX_NAMED // ROWS
+    csr = {
+        "data": [i % 250 for i in range(width)] * ROWS,
+        "dtype": "int64",
+        "shape": [ROWS, width + 5],
+        "sparse_crow_indices": [width * i for i in range(ROWS + 1)],
+        "sparse_col_indices": list(range(5, width + 5)) * ROWS,
+    }
+    assert len(json.dumps(csr)) > MAX_BODY
+    out = await one.result(await ok(one.sample(sampler, target_prompt_logprobs=csr)))
+    values = np.frombuffer(out.target_prompt_logprobs.sparse_csr.values, "<f4")
+    rows = values.reshape(ROWS, width)
+    assert values.max() < 0
+    assert (rows[:, 1] == rows[:, 251]).all()
+    assert len({float(row[1]) for row in rows}) == ROWS
+    csr["data"] = [*csr["data"], 1, 1, 1]
+    csr["sparse_crow_indices"][-1] += 3
+    csr["sparse_col_indices"] = [*csr["sparse_col_indices"], width + 5, width + 6, width + 7]
+    csr["shape"] = [ROWS, width + 8]
+    refused = await one.sample(sampler, 1, target_prompt_logprobs=csr)
+    assert refused.status_code == 400
+    assert f"name 1 to {MAX_NAMED}" in refused.json()["error"]["message"]
 
 
 BAD = {

@@ -82,7 +82,8 @@ def write_targets(message: Any, targets: Targets, found: Sequence[Sequence[float
 
 def write_draws(message: Any, drawn: Sequence[Drawn], k: int) -> None:
     """Two matrices: the tokens, and their log-probs."""
-    flat = np.array([pair for row in drawn for pair in row], dtype=np.float64).reshape(-1, 2)
+    pairs = chain.from_iterable(drawn)
+    flat = np.fromiter(chain.from_iterable(pairs), np.float64).reshape(-1, 2)
     for tensor, code, values in (
         (message.tokens, schema.INT64, flat[:, 0]),
         (message.logprobs, schema.FLOAT32, flat[:, 1]),
