@@ -7,7 +7,7 @@ from plait.core.ids import LOCAL_TENANT
 from plait.store.requests import Asked
 from plait.store.rows import MutationStatus
 from plait.store.store import Store
-from plait.store.upkeep import ANSWERS_S, EVENTS_S, REQUESTS_S, tidy
+from plait.store.upkeep import ANSWERS_S, BODIES_S, EVENTS_S, REQUESTS_S, tidy
 
 MODEL, OTHER = "s-1:train:0", "s-1:train:1"
 
@@ -186,6 +186,10 @@ def test_what_nobody_asks_for_any_more_goes_a_piece_at_a_time(store: Store) -> N
     assert row is not None
     assert row.answer is None
     assert store.requests.body(MODEL, 1) == b"body"
+    assert tidy(store, now=2.9 + BODIES_S) == 0
+    assert tidy(store, now=3.5 + BODIES_S) == 3, "its session has ended"
+    assert store.requests.body(MODEL, 1) is None
+    assert store.requests.find(MODEL, 1) is not None
     assert tidy(store, now=3.5 + REQUESTS_S) == 3
     assert store.requests.after(MODEL) == []
     assert store.requests.body(MODEL, 1) is None
@@ -203,3 +207,12 @@ def test_one_body_is_dropped_alone(store: Store) -> None:
     assert store.requests.body(MODEL, 1) is None
     assert store.requests.body(MODEL, 2) is not None
     assert store.requests.find(MODEL, 1) is not None, "its row stays"
+
+
+def test_the_store_knows_the_bytes_of_the_bodies_it_has(store: Store) -> None:
+    assert store.requests.sizes(MODEL) == {}
+    for seq, body in enumerate((b"", b"\0\xff", b"12345", b"gone")):
+        ask(store, seq, body=body)
+    ask(store, 1, owner=OTHER, body=b"another's")
+    store.requests.drop_body(MODEL, 3)
+    assert store.requests.sizes(MODEL) == {0: 0, 1: 2, 2: 5}

@@ -14,11 +14,11 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plait.core.errors import EngineError, RequestError, StoreError
+from plait.core.errors import EngineError, Limited, RequestError, StoreError
 from plait.core.ids import TenantId
 from plait.core.operations import AdamParams
 from plait.runtime.gradients import GRADIENT_FAILED
-from plait.service import endings, intake, line, log
+from plait.service import endings, held, intake, line, log
 from plait.service.entry import Entry
 from plait.service.hands import Down
 from plait.service.intake import AHEAD
@@ -177,7 +177,7 @@ class LineMachine(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         rows = await log.line(self.owner.model_id)
-        self.line.intake.recall(rows)
+        self.line.intake.recall(rows, await log.sizes(self.owner.model_id))
         if rows:
             self.line.wake()
 
@@ -284,6 +284,9 @@ class LineMachine(RuleBasedStateMachine):
         for seq, end in self.seen.items():
             assert ends[seq] == end
         self._check(ends)
+        kept = self.line.intake.held
+        assert kept.sizes == self.store.requests.sizes(self.owner.model_id)
+        assert kept.n_bytes == sum(kept.sizes.values())
         self.runner.run(self.line.stop())
         self.runner.close()
 
@@ -454,3 +457,38 @@ def test_a_gradient_that_fails_late_is_known_to_the_step_far_behind_it(
     turn.release()
     assert isinstance(_ends(machine)[step], Failed)
     assert machine.disk.steps == []
+
+
+@pytest.mark.parametrize("limit", ["MAX_REQUESTS", "MAX_BYTES"])
+def test_gradients_without_a_step_are_bounded(
+    machine: LineMachine, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(pickle.dumps(GRADIENT))
+    monkeypatch.setattr(held, limit, MANY if limit == "MAX_REQUESTS" else MANY * size)
+    for _ in range(MANY):
+        machine._ask(machine._next(), "gradient", 0)
+    for _ in "ab":  # in this life, and in one that has read all from the store
+        _ends(machine)
+        with pytest.raises(Limited, match="call optim_step"):
+            machine._ask(machine._next(), "gradient", 0)
+        machine._ask(MANY, "gradient", 0)  # the same again is no new one
+        machine.dies(0)
+    machine._ask(machine._next(), "step", 2)
+    assert isinstance(_ends(machine)[MANY + 1], Ready)
+    assert machine.line.intake.held.n_bytes == 0
+    machine._ask(machine._next(), "gradient", 0)
+
+
+def test_what_waits_for_a_number_that_is_missing_is_bounded(
+    machine: LineMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ends(machine)
+    monkeypatch.setattr(held, "MAX_REQUESTS", MANY)
+    for seq in range(2, MANY + 2):
+        machine._ask(seq, "save", 0)
+    with pytest.raises(Limited, match="have not ended"):
+        machine._ask(MANY + 2, "save", 0)
+    machine._ask(1, "save", 2)
+    _ends(machine)
+    machine._ask(MANY + 2, "save", 2)
+    _ends(machine)

@@ -21,6 +21,7 @@ from plait.runtime.settings import (
     CUDA_TRAIN_SHARE,
     KV_MAX_BYTES,
     KV_SHARE,
+    MAX_CORES,
     MAX_WORKERS,
     MIN_STEP_LIMIT_S,
     STEP_LIMIT_S,
@@ -181,6 +182,12 @@ def test_a_torch_that_cannot_say_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
 def _clean() -> None:
     yield
     devices.cuda_devices.cache_clear()
+
+
+def test_more_cores_than_any_machine_has_are_refused() -> None:
+    assert Settings(device="cpu", cores=MAX_CORES).resolve(SHAPE).cores == MAX_CORES
+    with pytest.raises(ConfigError, match="1000000000 cores: give at most 4096"):
+        Settings(device="cpu", cores=1_000_000_000).resolve(SHAPE)
 
 
 @pytest.mark.parametrize("kind", ["rollout_workers", "training_workers"])

@@ -28,6 +28,8 @@ CUDA_TRAIN_SHARE = 0.25
 cache leave is for the weights, of which each worker has a copy there, and for what CUDA itself
 takes. Not measured."""
 
+MAX_CORES = 4096
+"""More are a mistyped number, of which the libraries below complain in words of their own."""
 MAX_WORKERS = 64
 """That roll out, or that train. Each is a process with a base model of its own: a thousand,
 mistyped, stop the machine before any of them has started."""
@@ -90,6 +92,8 @@ class Settings:
                 "cores and max_seqs must be at least 1, kv_blocks, rollout_workers and "
                 "training_workers at least 0"
             )
+        if cores > MAX_CORES:
+            raise ConfigError(f"{cores} cores: give at most {MAX_CORES}, or 0 for all there are")
         if max(counts[1:]) > MAX_WORKERS:
             raise ConfigError(
                 f"{max(counts[1:])} workers of one kind: give at most {MAX_WORKERS}, since "

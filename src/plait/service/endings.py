@@ -9,10 +9,11 @@ from collections import deque
 from plait.core.errors import PlaitError
 from plait.runtime.whole import whole
 from plait.service.entry import GRADIENTS, Entry
+from plait.service.held import Held
 from plait.service.log import Log, Shed
 from plait.service.ports import Failed, Ready
 from plait.service.stamps import Stamps
-from plait.service.work import Kind
+from plait.service.work import COMMITS
 
 log_ = logging.getLogger(__name__)
 
@@ -20,15 +21,13 @@ KEPT = 32
 """Answers in memory; older ones are read from the store."""
 AGAIN_S = 1.0
 """Before another try where the disk is full."""
-COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
-"""What makes a version: with it, what came before is carried out for good."""
 
 
 class Endings:
     """Those of one model's requests."""
 
-    def __init__(self, model_id: str, log: Log, stamps: Stamps) -> None:
-        self._model_id, self._log, self._stamps = model_id, log, stamps
+    def __init__(self, model_id: str, log: Log, held: Held, stamps: Stamps) -> None:
+        self._model_id, self._log, self._held, self._stamps = model_id, log, held, stamps
         self._kept: deque[Entry] = deque()
 
     async def end(self, entry: Entry, outcome: Ready | Failed) -> None:
@@ -48,6 +47,11 @@ class Endings:
             return False
         self._stamps.ending.pop(entry.seq, None)  # before anybody can know
         entry.end(outcome, now)
+        match shed:
+            case "all":
+                self._held.drop_through(entry.seq)
+            case "own":
+                self._held.drop(entry.seq)
         self._kept.append(entry)
         while len(self._kept) > KEPT:
             self._kept.popleft().outcome = None

@@ -8,18 +8,19 @@ Nothing is let go from which a step that is under way, or on its way here, could
 must fail (``spoilt``); nor is number 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from plait.core.errors import RequestError
 from plait.runtime.whole import whole
 from plait.service.entry import Entry
+from plait.service.held import Held
 from plait.service.log import Log, Owner
 from plait.service.names import request_id
 from plait.service.order import Order
 from plait.service.ports import Failed
 from plait.service.reading import Reading
 from plait.service.stamps import Stamps
-from plait.service.work import Kind
+from plait.service.work import COMMITS, Kind
 from plait.store.requests import RequestRow
 from plait.store.rows import MutationStatus
 
@@ -41,12 +42,13 @@ class Intake:
         *,
         log: Log,
         reading: Reading,
+        held: Held,
         stamps: Stamps,
         clock: Callable[[], float],
         on_come: Callable[[], None],
     ) -> None:
         """``on_come``: called when a number has been given to a request, or used up."""
-        self._owner, self._log, self._reading = owner, log, reading
+        self._owner, self._log, self._reading, self.held = owner, log, reading, held
         self._stamps, self._clock, self._on_come = stamps, clock, on_come
         self.order = Order()
         self.entries: dict[int, Entry] = {}
@@ -57,7 +59,7 @@ class Intake:
 
     async def submit(self, seq: int, kind: Kind, body: bytes) -> str:
         """Make a request durable and put it in its place; its id, or the original's. RequestError
-        if its number is far beyond all others."""
+        if its number is far beyond all others; Limited if there is too much already."""
         arrived_at = self._stamps.arrival()
         while (known := self.entries.get(seq)) is not None:
             await known.durable.wait()
@@ -69,15 +71,19 @@ class Intake:
                 "one after the other, from 1"
             )
         if not self.order.used(seq):
+            if seq not in self.order.missing():
+                self.held.check(commits=kind in COMMITS)
             await whole(self._accept(seq, kind, body, arrived_at))
         return request_id(self._owner.model_id, seq)
 
     async def _accept(self, seq: int, kind: Kind, body: bytes, arrived_at: float) -> None:
         entry = self.entries[seq] = Entry(seq=seq, kind=kind, accepted_at=arrived_at)
+        self.held.put(seq, len(body))
         try:
             await self._log.accept(self._owner, seq, kind, body, now=arrived_at)
         except BaseException:
             del self.entries[seq]
+            self.held.drop(seq)
             raise
         finally:
             entry.durable.set()
@@ -119,8 +125,10 @@ class Intake:
                 continue
             await whole(self._skip(seq, GIVEN_UP, given_up=True))
 
-    def recall(self, rows: list[RequestRow]) -> None:
-        """What the store knows, before anything else is asked."""
+    def recall(self, rows: list[RequestRow], sizes: Mapping[int, int]) -> None:
+        """What the store knows, before anything else is asked; ``sizes``: of the bodies it has."""
+        for seq, size in sizes.items():
+            self.held.put(seq, size)
         for row in rows:
             entry = Entry(seq=row.seq, kind=Kind(row.kind), accepted_at=row.accepted_at)
             entry.durable.set()

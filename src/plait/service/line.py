@@ -20,9 +20,10 @@ from collections.abc import Callable
 
 from plait.core.errors import NotDone
 from plait.runtime.gradients import not_done
-from plait.service.endings import COMMITS, Endings
+from plait.service.endings import Endings
 from plait.service.entry import Entry
 from plait.service.hands import Down, Hands
+from plait.service.held import Held
 from plait.service.intake import AHEAD, Intake
 from plait.service.log import Log, Owner
 from plait.service.ports import Failed, Outcome, Ready, Waiting
@@ -30,7 +31,7 @@ from plait.service.reading import Reading
 from plait.service.spoilt import spoilt, unmade
 from plait.service.stamps import Stamps
 from plait.service.under_way import UnderWay
-from plait.service.work import Batch, Codec, Kind, Step, Work
+from plait.service.work import COMMITS, Batch, Codec, Kind, Step, Work
 
 log_ = logging.getLogger(__name__)
 
@@ -56,13 +57,15 @@ class Line:
         self.owner = owner
         self._log, self._clock, self._idle_s = log, clock, idle_s
         self._stamps = Stamps(log.wall)
-        self._endings = Endings(owner.model_id, log, self._stamps)
+        held = Held()
+        self._endings = Endings(owner.model_id, log, held, self._stamps)
         self._reading = Reading(owner.model_id, log, codec)
         self._hands = hands(self)
         self.intake = Intake(
             owner,
             log=log,
             reading=self._reading,
+            held=held,
             stamps=self._stamps,
             clock=clock,
             on_come=self.wake,

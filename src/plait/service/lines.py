@@ -131,11 +131,12 @@ class Lines:
         rows = await self._log.line(model_id)
         if not rows:
             return None
+        sizes = await self._log.sizes(model_id)
         if model_id not in self._lines:
             first = rows[0]
             owner = Owner(model_id=model_id, session_id=first.session_id, tenant_id=first.tenant_id)
             line = self._make(owner)
-            line.intake.recall(rows)
+            line.intake.recall(rows, sizes)
             self._lines[model_id] = line
         return self._lines[model_id]
 

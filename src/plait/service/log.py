@@ -130,6 +130,10 @@ class Log:
         committed = -1 if run is None else int(run.progress.get("request", -1))
         return self._store.requests.after(model_id, max(-1, committed - RECALLED))
 
+    async def sizes(self, model_id: str) -> dict[int, int]:
+        """Bytes of each request's body, of those that are kept."""
+        return await asyncio.to_thread(self._store.requests.sizes, model_id)
+
     async def open_lines(self) -> list[str]:
         """Models that have requests which have not ended."""
         return await asyncio.to_thread(self._store.requests.owners_unended)

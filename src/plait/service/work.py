@@ -40,6 +40,10 @@ class Kind(StrEnum):
     """Re-executable, so never in the store."""
 
 
+COMMITS = (Kind.OPTIM_STEP, Kind.LOAD_WEIGHTS)
+"""What makes a version: with it, what came before is carried out for good."""
+
+
 class CheckpointKind(StrEnum):
     """What a checkpoint can be used for."""
 

@@ -163,6 +163,13 @@ class Requests:
         with self._database.read() as connection:
             return connection.execute(query).scalar_one_or_none()
 
+    def sizes(self, owner: str) -> dict[int, int]:
+        """Bytes of an owner's bodies that were not shed, by number."""
+        query = sa.select(request_bodies.c.seq, sa.func.length(request_bodies.c.body))
+        with self._database.read() as connection:
+            found = connection.execute(query.where(request_bodies.c.owner == owner))
+            return {int(seq): int(size) for seq, size in found}
+
     def after(self, owner: str, seq: int = -1) -> list[RequestRow]:
         """An owner's requests with higher numbers, in order, their answers left out."""
         columns = [c for c in requests.c if c.name != "answer"]
@@ -222,6 +229,24 @@ class Requests:
                     .where(sa.tuple_(requests.c.owner, requests.c.seq).in_(keys))
                     .values(answer=None)
                 )
+            return len(keys)
+
+    def drop_bodies(self, *, ended_before: float, limit: int = 1000) -> int:
+        """Drop the bodies of ended requests of sessions that ended before a time: gradients that no
+        step has followed, and none will. How many: fewer than ``limit`` when there are no more."""
+        key = (request_bodies.c.owner, request_bodies.c.seq)
+        same = sa.and_(requests.c.owner == key[0], requests.c.seq == key[1])
+        old = (
+            sa.select(*key)
+            .join(requests, same)
+            .join(sessions, sessions.c.session_id == requests.c.session_id)
+            .where(sessions.c.ended_at < ended_before, requests.c.finished_at.is_not(None))
+            .limit(limit)
+        )
+        with self._database.write() as connection:
+            keys = [tuple(found) for found in connection.execute(old)]
+            if keys:
+                connection.execute(request_bodies.delete().where(sa.tuple_(*key).in_(keys)))
             return len(keys)
 
     def forget(self, *, ended_before: float, limit: int = 1000) -> int:
