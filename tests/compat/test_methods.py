@@ -32,7 +32,7 @@ NOTES = {
     "ServiceClient.create_custom_loss": "losses of listed operations ([losses](losses.md))",
     "TrainingClient.forward_backward_custom": "a `LossHandle` in one pass; a function as forward, "
     "then weighted cross-entropy",
-    "SamplingClient.sample": "without `target_prompt_logprobs` and `prompt_alt_tokens_k`",
+    "SamplingClient.sample": "with every argument",
     "TrainingClient.save_weights_external": "PEFT files, not encrypted",
 }
 LOCAL = (

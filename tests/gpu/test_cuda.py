@@ -5,6 +5,7 @@ work wherever they are run, and what they say of CUDA they say only where there 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from plait.cli import main
 from plait.core.custom_graphs import read
 from plait.core.errors import RequestError
 from plait.core.ids import OpId, RunId
-from plait.core.operations import AdamParams, Datum, Sample, Sampled, SamplingParams
+from plait.core.operations import AdamParams, Datum, Sample, Sampled, SampleResult, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.engines.torch.build import measure_peak
 from plait.engines.torch.devices import cuda_devices
@@ -100,6 +101,29 @@ def test_tokens_and_logprobs(model: Path, device: str, graphs: bool, temperature
     if graphs:
         assert len(engine._graphs._kept) > 1
         assert not engine._graphs._broken
+
+
+def test_what_a_prompt_is_asked(model: Path, device: str) -> None:
+    rows = tuple((token, 1, 2) if i % 3 else () for i, token in enumerate(PROMPT[1:]))
+    asked = {"prompt": PROMPT, "prompt_logprobs": True, "prompt_targets": rows, "prompt_draws": 3}
+    op = replace(crowd(1, seed=7, temperature=0.8)[0], **asked)
+    got, want = (told(rollout(model, d, graphs=False), op) for d in (device, "cpu"))
+    assert flat(got.prompt_targets) == pytest.approx(flat(want.prompt_targets), abs=NOISE)
+    assert got.prompt_logprobs == pytest.approx(want.prompt_logprobs, abs=NOISE)
+    drawn, wanted = flat(got.prompt_draws), flat(want.prompt_draws)
+    assert [token for token, _ in drawn] == [token for token, _ in wanted]
+    assert [p for _, p in drawn] == pytest.approx([p for _, p in wanted], abs=NOISE)
+
+
+def told(engine: TorchRollout, op: Sample) -> SampleResult:
+    engine.add(op)
+    while not (step := engine.step()).finished:
+        assert not step.failed
+    return step.finished[0][1]
+
+
+def flat(rows: tuple) -> list:
+    return [value for row in rows for value in row]
 
 
 def test_graphs_outlive_versions_and_are_made_anew_when_memory_moves(

@@ -19,6 +19,7 @@ from plait.core.operations import (
     StepResult,
 )
 from plait.core.runs import LoraSpec
+from plait.service.targets import Targets
 
 
 class Kind(StrEnum):
@@ -140,6 +141,10 @@ class SampleWork:
     """Show those of the prompt's last so many tokens only."""
     topk_prompt: int = 0
     topk_sample: int = 0
+    targets: Targets | None = None
+    """Tokens to be scored in place of the prompt's."""
+    prompt_draws: int = 0
+    """So many tokens to be drawn in place of each of the prompt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
