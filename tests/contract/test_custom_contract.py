@@ -195,3 +195,15 @@ def test_the_same_twice_is_the_same(kit) -> None:
         engine.optim_step(A, ADAM)
         scores.append(score(engine, A))
     assert scores[0] == scores[1]
+
+
+def test_what_is_not_scored_is_not_seen(kit) -> None:
+    engine, other = ready(kit), ready(kit)
+    part = replace(datum(b"abcdefgh", mask_from=3), inputs={})
+    got = drain(engine.forward_backward(A, [part], read(by_hand(SUM)), {}))
+    up = replace(part, inputs={"weights": (-1.0,) * N})
+    want = drain(other.forward_backward(A, [up], "cross_entropy", {}))
+    assert len(got.logprobs[0]) == N - 3
+    assert got.metrics["loss:sum"] == pytest.approx(want.metrics["loss:sum"], rel=1e-5)
+    norms = [each.optim_step(A, ADAM).metrics["grad_norm:mean"] for each in (engine, other)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
