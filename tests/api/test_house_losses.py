@@ -1,5 +1,6 @@
 """House: what has been learned by a client's own loss is made again after whatever end."""
 
+import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ from plait.core.errors import CapacityError, RequestError
 from plait.service.custom_losses import MAX_LOSSES
 from plait.service.house import House
 from plait.service.work import Batch, Kind
+from plait.store.losses import LossRow
 
 LOSS = read(by_hand(*SQUARES))
 
@@ -34,12 +36,21 @@ async def _undisturbed(directory: Path, model: Path) -> dict[str, bytes]:
         return adapter(h, one.model_id)
 
 
-async def test_a_step_asked_for_at_once_comes_after_it(tmp_path: Path, byte_model: Path) -> None:
-    """Its loss is looked up first, which takes longer than asking for a step."""
+async def test_a_step_asked_for_at_once_comes_after_it(
+    tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss is looked up first, on a disk that takes far longer than asking for a step."""
     async with house(tmp_path / "a", byte_model) as h:
         one = await Client.open(h)
         loss_id = await _create(h, one)
         await one.get(await one.create(byte_model))
+        find = h.store.losses.find
+
+        def slowly(session_id: str, seq: int) -> LossRow | None:
+            time.sleep(0.5)
+            return find(session_id, seq)
+
+        monkeypatch.setattr(h.store.losses, "find", slowly)
         await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id))
         assert (await one.get(await one.step())).metrics["grad_norm:mean"] > 0
         there = adapter(h, one.model_id)
