@@ -14,6 +14,7 @@ from fake_models import Models
 from fake_requests import Requests
 from fake_rows import Model, Sampler, Session
 
+from plait.core.custom_losses import CustomLoss
 from plait.core.errors import NotFound, SessionEnded
 from plait.engines.scripted import ScriptedRollout, ScriptedTrain
 from plait.models.shape import read_shape
@@ -35,6 +36,7 @@ class FakeHouse:
         self.samplers: dict[str, Sampler] = {}
         self.sessions_by_id: dict[str, Session] = {}
         self.kept: dict[str, tuple[Who, CheckpointInfo]] = {}
+        self.losses: dict[str, tuple[Who, CustomLoss]] = {}
         self.boot = "b1"
         self.flags_of: dict[str, Mapping[str, Any]] = {}
         self.held: dict[str, Waiting] = {}

@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fake_rows import Model, Request
 from fake_samples import Samples
 from fake_work import Carrying
 
+from plait.core.custom_losses import CustomLoss
 from plait.core.errors import NotFound, PlaitError, RequestLost
-from plait.service import work
+from plait.service import names, work
 from plait.service.ports import Ended, Failed, ModelInfo, Outcome, Ready, Waiting, Who
 from plait.service.work import Kind, SampleWork
 
@@ -93,7 +95,7 @@ class Requests:
 
     def _carry_out(self, model: Model, request: Request) -> None:
         try:
-            told = self.house.codec.read(request.kind, request.body)
+            told = self._with_loss(model, self.house.codec.read(request.kind, request.body))
             answer = Carrying(self.house, model).out(told)
             body = self.house.codec.write(request.kind, told, answer)
             request.end(Ready(kind=request.kind, body=body))
@@ -101,10 +103,30 @@ class Requests:
             mine = error.http_status < 500
             request.end(Failed(error=str(error), category="user" if mine else "server"))
 
+    def _with_loss(self, model: Model, told: work.Work) -> work.Work:
+        if not isinstance(told, work.Batch) or not told.loss_id:
+            return told
+        kept = self.house.losses.get(told.loss_id)
+        if kept is None or not told.loss_id.startswith(f"{model.info.session_id}:"):
+            raise NotFound(f"this session has no custom loss {told.loss_id!r}")
+        return replace(told, loss=kept[1])
+
     async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:
         return await self._samples.sample(who, sampler_id, seq, work)
 
+    async def create_loss(self, who: Who, session_id: str, number: int, loss: CustomLoss) -> str:
+        self.house.alive(who, session_id)
+        made = names.loss_id(session_id, number)
+        self.house.losses.setdefault(made, (who, loss))
+        return made
+
     async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome:
+        if (kept := self.house.losses.get(request_id)) is not None:
+            if kept[0].tenant_id != who.tenant_id:
+                raise NotFound(f"there is no request {request_id}")
+            made = work.LossMade(loss_id=request_id)
+            kind = Kind.CUSTOM_LOSS
+            return Ready(kind=kind, body=self.house.codec.write(kind, None, made))
         if (held := self.house.held.get(request_id)) is not None:
             return held
         request = self._find(who, request_id)

@@ -9,8 +9,9 @@ from fake_rows import Request, Sampler
 
 from plait.core.errors import PlaitError
 from plait.core.ids import OpId
-from plait.core.operations import Sample, SampleResult
+from plait.core.operations import SampleResult
 from plait.service.ports import CLONE, Ended, Failed, Ready, Who
+from plait.service.ticket import operation
 from plait.service.work import Kind, SampleWork
 
 if TYPE_CHECKING:
@@ -37,18 +38,8 @@ class Samples:
 
     def _draw(self, sampler: Sampler, request: Request, work: SampleWork) -> None:
         house = self.house
-        topk = max(work.topk_prompt, work.topk_sample)
         try:
-            op = Sample(
-                op_id=OpId(request.request_id),
-                run_id=sampler.run,
-                version=sampler.version,
-                prompt=work.prompt,
-                n=work.n,
-                params=work.params,
-                prompt_logprobs=work.prompt_logprobs or work.topk_prompt > 0,
-                topk_logprobs=topk,
-            )
+            op = operation(work, OpId(request.request_id), sampler.run, sampler.version)
             house.rollout.add(op)
             results: dict[OpId, SampleResult] = {}
             while house.rollout.has_work():

@@ -29,9 +29,10 @@ WHY_NOT = {
 }
 NOTES = {
     "SamplingClient.get_tokenizer": "if the base model's name is a directory or is on the hub",
-    "ServiceClient.create_custom_loss": "traced and run by the client",
-    "TrainingClient.forward_backward_custom": "forward, then weighted cross-entropy",
-    "SamplingClient.sample": "without `target_prompt_logprobs` and `prompt_alt_tokens_k`",
+    "ServiceClient.create_custom_loss": "losses of listed operations ([losses](losses.md))",
+    "TrainingClient.forward_backward_custom": "a `LossHandle` in one pass; a function as forward, "
+    "then weighted cross-entropy",
+    "SamplingClient.sample": "with every argument",
     "TrainingClient.save_weights_external": "PEFT files, not encrypted",
 }
 LOCAL = (

@@ -1,5 +1,6 @@
 """Bytes: ours as the real SDK reads them, and its own as we do."""
 
+import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from sdk_support import ENVIRONMENTS, NEWEST, PROGRAMS, Run
@@ -12,6 +13,7 @@ from plait.core.operations import (
     SamplingParams,
     StopReason,
 )
+from plait.service.targets import Targets
 from plait.service.tinker_api import batches, samples, schema
 from plait.service.work import Batch, SampleWork
 
@@ -46,6 +48,13 @@ def sample() -> bytes:
         prompt_logprobs=True,
         topk_prompt=2,
         topk_sample=1,
+        targets=Targets(
+            shape=(2, 3),
+            ids=np.array([5, -1]),
+            starts=np.array([0, 2, 2]),
+            columns=np.array([0, 2]),
+        ),
+        prompt_draws=1,
     )
     drawn = Sampled(
         tokens=(8, 9),
@@ -58,6 +67,8 @@ def sample() -> bytes:
         samples=(drawn,),
         prompt_logprobs=(-1.0, -2.0),
         prompt_topk=(((6, -1.0), (2, -1.5)), ((7, -2.0),)),
+        prompt_targets=((-2.5,), ()),
+        prompt_draws=(((3, -1.25),), ((4, -0.75),)),
     )
     return samples.write(work, result)
 
@@ -73,6 +84,9 @@ def test_both_read_each_others_bytes(sdk: str, run_sdk: Run) -> None:
     read = told["sample"]
     assert read["prompt_logprobs"] == [None, -1.0, -2.0]
     assert read["topk_prompt_logprobs"] == [None, [[6, -1.0], [2, -1.5]], [[7, -2.0]]]
+    if sdk == NEWEST:
+        assert read["targets"] == [[-2.5, 0, 0], [0, 0, 0]]
+        assert read["alternatives"] == [[[3], [4]], [[-1.25], [-0.75]]]
     (sequence,) = read["sequences"]
     assert (sequence["tokens"], sequence["logprobs"]) == ([8, 9], [-0.25, -0.5])
     assert sequence["stop_reason"] == "stop"

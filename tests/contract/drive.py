@@ -33,6 +33,9 @@ def sample(
     stop: tuple[str, ...] = (),
     prompt_logprobs: bool = False,
     topk_logprobs: int = 0,
+    prompt_targets: tuple[tuple[int, ...], ...] = (),
+    prompt_draws: int = 0,
+    top_k: int = 0,
 ) -> Sample:
     # Temperature 2: samples of a peaked model must part too.
     return Sample(
@@ -44,9 +47,12 @@ def sample(
         first_index=first_index,
         prompt_logprobs=prompt_logprobs,
         topk_logprobs=topk_logprobs,
+        prompt_targets=prompt_targets,
+        prompt_draws=prompt_draws,
         params=SamplingParams(
             max_tokens=max_tokens,
             temperature=temperature,
+            top_k=top_k,
             seed=seed,
             stop_tokens=stop_tokens,
             stop=stop,

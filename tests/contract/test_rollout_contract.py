@@ -7,7 +7,7 @@ from drive import PROMPT, A, B, drain, finish, learn, loaded, run_ops, sample
 
 from plait.core.errors import CapacityError, ModelError, RequestError
 from plait.core.ids import OpId, RunId
-from plait.core.operations import Datum, SampleResult, StopReason
+from plait.core.operations import MAX_NAMED, Datum, SampleResult, StopReason
 from plait.core.runs import HEAD, LoraSpec
 
 MOST_STEPS = 60
@@ -328,6 +328,14 @@ def test_a_prompt_that_can_never_fit_is_refused(kit) -> None:
         {"n": 0},
         {"topk_logprobs": 21},
         {"topk_logprobs": -1},
+        {"prompt_draws": 21},
+        {"prompt_draws": -1},
+        {"prompt_targets": ((65,),)},
+        {"prompt_targets": ((),) * (len(PROMPT) - 1)},
+        {"prompt_targets": ((65,),) * (len(PROMPT) - 2) + ((10**9,),)},
+        {"prompt_targets": ((65,),) * (len(PROMPT) - 2) + ((-1,),)},
+        {"prompt_targets": ((65,) * (MAX_NAMED + 1),) + ((),) * (len(PROMPT) - 2)},
+        {"prompt": (65,), "prompt_targets": ((65,),)},
     ],
 )
 def test_wrong_arguments_are_refused_and_the_engine_lives_on(kit, wrong: dict) -> None:

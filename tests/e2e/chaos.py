@@ -98,10 +98,11 @@ def _script(served: Served, model: str, index: int, n_steps: int, progress: Prog
         client.finish()
     finally:
         client.close()
-    return Ended(answers=tuple(answers), files=_files(served.directory, path))
+    return Ended(answers=tuple(answers), files=files_of(served.directory, path))
 
 
-def _files(directory: Path, path: str) -> dict[str, bytes]:
+def files_of(directory: Path, path: str) -> dict[str, bytes]:
+    """Of a checkpoint."""
     model_id, section, name = path.removeprefix("tinker://").split("/")
     (folder,) = (directory / "checkpoints" / model_id.replace(":", ".") / section).glob(f"{name}@*")
     return {file.name: file.read_bytes() for file in folder.iterdir()}

@@ -47,9 +47,18 @@ class TinkerClient:
         seq = self.number() if seq is None else seq
         return self.post(what, model_id=self.model_id, seq_id=seq, **body)
 
-    def gradient(self, seed: int, *, seq: int) -> dict[str, Any]:
-        """A gradient of data that the seed decides."""
-        asked = {"data": [datum(seed), datum(seed + 1)], "loss_fn": "cross_entropy"}
+    def custom_loss(self, loss: dict[str, Any]) -> str:
+        """The id of a loss of ones own."""
+        asked = {"session_id": self.session_id, "custom_loss_seq_id": 0, **loss}
+        loss_id: str = self.result(self.post("create_custom_loss", **asked))["loss_id"]
+        return loss_id
+
+    def gradient(self, seed: int, *, seq: int, loss_id: str = "") -> dict[str, Any]:
+        """A gradient of data that the seed decides, by a loss of ones own if there is one."""
+        asked: dict[str, Any] = {"data": [datum(seed), datum(seed + 1)]}
+        asked["loss_fn"] = "custom" if loss_id else "cross_entropy"
+        if loss_id:
+            asked["loss_fn_config"] = {"loss_id": loss_id}
         return self.ask("forward_backward", seq=seq, forward_backward_input=asked)
 
     def step(self) -> dict[str, Any]:

@@ -5,16 +5,20 @@ work wherever they are run, and what they say of CUDA they say only where there 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from custom_support import SQUARES, by_hand, node, ref
 from random_models import random_model
 
 from benchmarks.engine.adapters import random_adapter
 from plait.cli import main
+from plait.core.custom_graphs import read
+from plait.core.errors import RequestError
 from plait.core.ids import OpId, RunId
-from plait.core.operations import AdamParams, Datum, Sample, Sampled, SamplingParams
+from plait.core.operations import AdamParams, Datum, Sample, Sampled, SampleResult, SamplingParams
 from plait.core.runs import LoraSpec
 from plait.engines.torch.build import measure_peak
 from plait.engines.torch.devices import cuda_devices
@@ -99,6 +103,29 @@ def test_tokens_and_logprobs(model: Path, device: str, graphs: bool, temperature
         assert not engine._graphs._broken
 
 
+def test_what_a_prompt_is_asked(model: Path, device: str) -> None:
+    rows = tuple((token, 1, 2) if i % 3 else () for i, token in enumerate(PROMPT[1:]))
+    asked = {"prompt": PROMPT, "prompt_logprobs": True, "prompt_targets": rows, "prompt_draws": 3}
+    op = replace(crowd(1, seed=7, temperature=0.8)[0], **asked)
+    got, want = (told(rollout(model, d, graphs=False), op) for d in (device, "cpu"))
+    assert flat(got.prompt_targets) == pytest.approx(flat(want.prompt_targets), abs=NOISE)
+    assert got.prompt_logprobs == pytest.approx(want.prompt_logprobs, abs=NOISE)
+    drawn, wanted = flat(got.prompt_draws), flat(want.prompt_draws)
+    assert [token for token, _ in drawn] == [token for token, _ in wanted]
+    assert [p for _, p in drawn] == pytest.approx([p for _, p in wanted], abs=NOISE)
+
+
+def told(engine: TorchRollout, op: Sample) -> SampleResult:
+    engine.add(op)
+    while not (step := engine.step()).finished:
+        assert not step.failed
+    return step.finished[0][1]
+
+
+def flat(rows: tuple) -> list:
+    return [value for row in rows for value in row]
+
+
 def test_graphs_outlive_versions_and_are_made_anew_when_memory_moves(
     model: Path, device: str
 ) -> None:
@@ -173,6 +200,23 @@ def test_gradient_and_step(model: Path, device: str, dtype: torch.dtype, most: f
         engine.optim_step(RUN, ADAM)
     want, got = (e._run(RUN).flat.cpu() for e in engines)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loss_of_ones_own(model: Path, device: str) -> None:
+    """It is carried out on the CPU: an index out of range leaves the device as it was."""
+    loss = read(by_hand(*SQUARES))
+    bad = read(by_hand(node("a", "operator.getitem", ref("logprobs"), 99), *SQUARES, loss="a"))
+    grads = []
+    for where in ("cpu", device):
+        engine = TorchTrain(model, device=where)
+        engine.create(RUN, LoraSpec(rank=4, alpha=8.0))
+        with pytest.raises(RequestError, match=r"operator\.getitem"):
+            ended(engine.forward_backward(RUN, [datum(PROMPT)], bad, {}))
+        ended(engine.forward_backward(RUN, [datum(PROMPT), datum(PROMPT[:20])], loss, {}))
+        grads.append(engine._run(RUN).grad.to("cpu", copy=True))
+    want, got = grads
+    assert want.norm() > 0
+    assert (got - want).norm() <= 1e-4 * want.norm()
 
 
 @pytest.mark.slow

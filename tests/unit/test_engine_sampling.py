@@ -5,7 +5,7 @@ import torch
 from plait.core.operations import SamplingParams
 from plait.engines.torch import sampling
 from plait.engines.torch.noise import draw_keys
-from plait.engines.torch.sampling import draw
+from plait.engines.torch.sampling import Rows, draw
 
 
 def params(**options) -> SamplingParams:
@@ -33,6 +33,35 @@ def test_shares_are_the_softmax(n_vocab: int, temperature: float) -> None:
     often = want > 5 / 8_000
     squares = ((got - want) ** 2 / want)[often].sum() * 8_000  # chi square, one for each on average
     assert squares < often.sum() + 5 * np.sqrt(2 * often.sum())
+
+
+@pytest.mark.parametrize("n_vocab", [5, 256, 700])
+def test_several_draws_of_a_row_are_shared_out_as_its_softmax(n_vocab: int) -> None:
+    n, temperatures = 6_000, [1.0, 0.5, 2.0, 0.0]
+    logits = torch.randn(4, n_vocab, generator=torch.Generator().manual_seed(n_vocab)) * 2
+    want_RV = logits.double().log_softmax(-1)
+    rows = Rows(logits.clone(), temperatures)
+    of = [row for row in range(4) for _ in range(n)]
+    tokens = np.array(rows.drawn(of, keys(4 * n))).reshape(4, n)
+    for row, temperature in enumerate(temperatures[:3]):
+        want = (logits[row].double() / temperature).softmax(-1).numpy()
+        got = np.bincount(tokens[row], minlength=n_vocab) / n
+        assert (np.abs(got - want) <= 5 * np.sqrt(want / n) + 5 / n).all()
+    assert set(tokens[3]) == {int(logits[3].argmax())}
+    told = rows.logprobs([2, 0, 2], [1, 4, 0])
+    assert told == pytest.approx([float(want_RV[r, t]) for r, t in ((2, 1), (0, 4), (2, 0))])
+
+
+def test_a_draw_of_a_row_is_the_one_that_the_row_alone_makes() -> None:
+    logits = torch.randn(3, 700, generator=torch.Generator().manual_seed(4))
+    warmth = [0.7, 1.0, 1.3]
+    of = [0, 0, 1, 2, 2, 2]
+    found = Rows(logits.clone(), warmth).drawn(of, keys(6))
+    alone = [
+        draw(logits[r : r + 1].clone(), [params(temperature=warmth[r])], keys(6)[i : i + 1])
+        for i, r in enumerate(of)
+    ]
+    assert found == [one.tokens_R[0] for one in alone]
 
 
 def test_logprob_is_of_the_full_distribution_at_temperature_one() -> None:

@@ -44,7 +44,15 @@ def engine(model: Path, **options) -> TorchRollout:
 
 
 def op(
-    name: str, *, prompt=PROMPT, n: int = 1, score: bool = True, k: int = 0, **options
+    name: str,
+    *,
+    prompt=PROMPT,
+    n: int = 1,
+    score: bool = True,
+    k: int = 0,
+    targets: tuple[tuple[int, ...], ...] = (),
+    draws: int = 0,
+    **options,
 ) -> Sample:
     return Sample(
         op_id=OpId(name),
@@ -54,6 +62,8 @@ def op(
         n=n,
         prompt_logprobs=score,
         topk_logprobs=k,
+        prompt_targets=targets,
+        prompt_draws=draws,
         params=SamplingParams(**{"max_tokens": 6, "temperature": 0.0} | options),
     )
 
@@ -99,6 +109,82 @@ def test_prompt_and_draws_match_transformers(
     check(found["b"], PROMPT[:9], reference, K)
     assert found["c"].prompt_logprobs == found["c"].prompt_topk == ()
     assert {len(x) for x in found["c"].samples[0].topk} == {2}
+
+
+def named(every: int, first: int = 0) -> tuple[tuple[int, ...], ...]:
+    """Some tokens of the vocabulary's, at one in ``every`` places from ``first`` on."""
+    rows = range(len(PROMPT) - 1)
+    return tuple((i, 262, 7 * i % 263) if i >= first and not i % every else () for i in rows)
+
+
+@pytest.mark.parametrize("tokens", [8, 512])
+@pytest.mark.parametrize("rows", [3, 64])
+def test_what_is_named_and_drawn_matches_transformers(
+    model, reference, monkeypatch, tokens: int, rows: int
+) -> None:
+    monkeypatch.setattr(scoring, "BLOCK_ROWS", rows)
+    want_NV = reference(PROMPT)[:-1]
+    e = engine(model, max_batch_tokens=tokens, max_seqs=8)
+    warm = op("warm", score=False, targets=named(3, 10), draws=4, temperature=1.5)
+    others = [op("plain", k=K), op("sparse", prompt=PROMPT, score=False, targets=named(20, 31))]
+    found = finish(e, warm, *others)
+    check(found["plain"], PROMPT, reference, K)
+    for o in (warm, others[1]):
+        told = found[o.op_id].prompt_targets
+        for row_V, ids, logprobs in zip(want_NV, o.prompt_targets, told, strict=True):
+            assert logprobs == pytest.approx(row_V[list(ids)].tolist(), abs=TOLERANCE)
+    assert found["sparse"].prompt_logprobs == found["sparse"].prompt_draws == ()
+    drawn = found["warm"].prompt_draws
+    assert [len(row) for row in drawn] == [4] * (len(PROMPT) - 1)
+    for row_V, pairs in zip(want_NV, drawn, strict=True):
+        for token, logprob in pairs:
+            assert logprob == pytest.approx(float(row_V[token]), abs=TOLERANCE)
+
+
+def test_rows_before_the_first_that_is_named_come_from_the_cache(model, monkeypatch) -> None:
+    e = engine(model)
+    rows: list[int] = []
+    head = e._head
+
+    def counted(h_ND, at, lora):
+        rows.append(len(at))
+        return head(h_ND, at, lora)
+
+    def steps(o: Sample) -> int:
+        rows.clear()
+        e.add(o)
+        n = 0
+        while e.has_work():
+            n += e.step().n_prefill_tokens
+        return n
+
+    monkeypatch.setattr(e, "_head", counted)
+    ask = {"score": False, "max_tokens": 1}
+    assert steps(op("first", targets=named(10, 60), **ask)) == len(PROMPT)
+    assert rows == [2, 1], "rows 60 and 70, and the token that is drawn"
+    cached = 60 // 4 * 4
+    assert steps(op("again", targets=named(10, 60), **ask)) == len(PROMPT) - cached
+    assert rows == [2, 1]
+    assert steps(op("all", targets=named(10, 60), draws=1, **ask)) == len(PROMPT)
+    assert rows == [64, len(PROMPT) - 1 - 64, 1]
+
+
+def test_rows_that_are_not_finite_fail_the_request_that_asks(model, monkeypatch) -> None:
+    e = engine(model)
+    head = e._head
+
+    def poisoned(h_ND, at, lora):
+        logits = head(h_ND, at, lora)
+        if len(at) > 1:
+            logits[1] = float("nan")
+        return logits
+
+    monkeypatch.setattr(e, "_head", poisoned)
+    e.add(op("x", score=False, targets=named(10), draws=3, temperature=0.0))
+    ((op_id, error),) = e.step().failed
+    assert op_id == "x"
+    assert "logits are not finite in the prompt" in str(error)
+    assert not e.has_work()
 
 
 def test_a_cached_prompt_is_scored_all_the_same(model, reference) -> None:

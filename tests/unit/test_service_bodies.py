@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plait.core.errors import PlaitError, RequestError, TooLarge, Unsupported
+from plait.core.operations import MAX_NAMED
 from plait.service import bodies
 from plait.service.bodies import (
     MAX_BODY,
@@ -164,5 +165,5 @@ def test_a_prompt_may_be_as_long_as_the_longest_context() -> None:
     chat = "/v1/chat/completions"
     small, middle, large = (max_bytes(chat, context=n) for n in (2048, 131_072, 10**9))
     assert (small, middle, large) == (MAX_BODY, 131_072 * TOKEN_BYTES, MAX_PROMPT)
-    assert max_bytes("/api/v1/asample", context=2048) == MAX_BODY
+    assert max_bytes("/api/v1/asample", context=2048) == MAX_BODY + MAX_NAMED * TOKEN_BYTES
     assert max_bytes("/v1/jobs", context=2048) == max_bytes("/v1/jobs", context=10**9)

@@ -67,8 +67,6 @@ def test_a_seed_that_is_not_given_is_the_requests_own() -> None:
 @pytest.mark.parametrize(
     ("over", "why"),
     [
-        ({"target_prompt_logprobs": {"data": []}}, "target_prompt_logprobs is not supported"),
-        ({"prompt_alt_tokens_k": 1}, "prompt_alt_tokens_k is not supported"),
         ({"prompt_logprobs_last_n": 1}, "it needs prompt_logprobs"),
         ({"prompt_logprobs_last_n": 3, "prompt_logprobs": True}, "1 to one less"),
         ({"topk_sample_logprobs": 21}, "give 0 to 20"),

@@ -12,14 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from plait.core.custom_losses import Loss
 from plait.core.ids import OpId, RunId
 from plait.core.runs import LoraSpec
 
 MAX_TOPK = 20
 """Most likeliest tokens that a sample may ask for at each position (Tinker's limit)."""
 
+MAX_NAMED = 1 << 17
+"""Most tokens of its own choice that a sample may have scored in its prompt: as many log-probs as
+the ``MAX_TOPK`` likeliest at each of 6,553 tokens."""
+
 Ranked = tuple[tuple[int, float], ...]
 """The likeliest tokens at one position with their log-probs, best first."""
+Alternatives = tuple[tuple[int, float], ...]
+"""Tokens drawn for one position with their log-probs, in the order of the draws."""
 
 
 class StopReason(StrEnum):
@@ -68,7 +75,14 @@ class Sample:
     prompt_logprobs: bool = False
     """Score every token of the prompt but the first."""
     topk_logprobs: int = 0
-    """So many of the likeliest tokens at each drawn token, and at each scored one of the prompt."""
+    """So many of the likeliest tokens at each drawn token, and at each of the prompt that
+    ``prompt_logprobs`` scores."""
+    prompt_targets: tuple[tuple[int, ...], ...] = ()
+    """Tokens to be scored in place of the prompt's: a row, which may be empty, for each but the
+    first. At least one token and at most ``MAX_NAMED`` in all, if there are rows."""
+    prompt_draws: int = 0
+    """So many tokens, at most ``MAX_TOPK``, to be drawn in place of each of the prompt's but the
+    first: independently, at the sample's temperature, whatever its top-k and top-p."""
     watched: bool = False
     """Somebody wants to see its tokens as they come."""
 
@@ -91,12 +105,16 @@ class SampleResult:
     """The continuations of a ``Sample``, in index order.
 
     If asked for: ``prompt_logprobs[i]`` is that of prompt token i + 1, ``prompt_topk[i]`` what was
-    likeliest in its place. Both are empty where an abort came before the prompt's end.
+    likeliest in its place, ``prompt_targets[i]`` the log-probs of the tokens that the sample names
+    there, ``prompt_draws[i]`` what was drawn there. All are empty where an abort came before the
+    last of the prompt that is asked about.
     """
 
     samples: tuple[Sampled, ...]
     prompt_logprobs: tuple[float, ...] = ()
     prompt_topk: tuple[Ranked, ...] = ()
+    prompt_targets: tuple[tuple[float, ...], ...] = ()
+    prompt_draws: tuple[Alternatives, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +172,7 @@ class ForwardBackward:
     run_id: RunId
     seq: int
     data: tuple[Datum, ...]
-    loss: str
+    loss: Loss
     loss_config: dict[str, float] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ drawn. Nor is anything said of stop strings: what they have seen is the tokens.
 from dataclasses import dataclass, replace
 
 from plait.core.errors import ModelError, RequestError
-from plait.core.operations import Ranked, Sample, StopReason
+from plait.core.operations import Alternatives, Ranked, Sample, StopReason
 from plait.engines.protocol import ModelShape
 
 
@@ -43,6 +43,10 @@ class Moved:
     samples: tuple[MovedSample, ...]
     prompt_logprobs: tuple[float, ...] = ()
     prompt_topk: tuple[Ranked, ...] = ()
+    prompt_targets: tuple[tuple[float, ...], ...] = ()
+    prompt_draws: tuple[Alternatives, ...] = ()
+    n_scored: int = 0
+    """Tokens of the prompt of which what follows them has been said, as far as it is asked for."""
     kv: MovedKv | None = None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from plait.core.custom_losses import Loss
 from plait.core.errors import PlaitError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import (
@@ -146,7 +147,7 @@ class TrainEngine(Protocol):
         """Log-probs where masked; yields after each micro-batch."""
 
     def forward_backward(
-        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+        self, run_id: RunId, data: Sequence[Datum], loss: Loss, config: dict[str, float]
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Accumulate the gradient of the token-summed loss; yields after each micro-batch.
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
+from plait.core.custom_losses import Loss
 from plait.core.errors import RequestError
 from plait.core.ids import OpId
 from plait.core.operations import (
@@ -141,7 +142,7 @@ class RunClient:
         return result
 
     async def forward_backward(
-        self, data: Sequence[Datum], loss: str, config: dict[str, float] | None = None
+        self, data: Sequence[Datum], loss: Loss, config: dict[str, float] | None = None
     ) -> ForwardResult:
         """Accumulate the gradient of a token-summed loss."""
         return await self._mutations.forward_backward(

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from plait.core.custom_losses import Loss
 from plait.core.errors import PlaitError, RequestError
 from plait.core.ids import OpId, RunId
 from plait.core.operations import (
@@ -71,7 +72,7 @@ class Mutations:
                 await self.expose(0)
 
     async def forward_backward(
-        self, data: tuple[Datum, ...], loss: str, config: dict[str, float]
+        self, data: tuple[Datum, ...], loss: Loss, config: dict[str, float]
     ) -> ForwardResult:
         """Accumulate a gradient."""
         before = self._gradients.before()

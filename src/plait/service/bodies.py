@@ -18,6 +18,7 @@ import numpy as np
 import zstandard
 
 from plait.core.errors import RequestError, TooLarge, Unsupported
+from plait.core.operations import MAX_NAMED
 from plait.core.text import is_writable
 
 MIB = 2**20
@@ -26,6 +27,8 @@ MAX_BODY = MIB
 MAX_PROMPT = 8 * MIB
 TOKEN_BYTES = 16
 """Of a prompt's token in JSON: as an id it has 8, as text 4, or 12 where all of it is escaped."""
+NAMED = {"/api/v1/asample": MAX_NAMED * TOKEN_BYTES}
+"""What may be named beside a prompt to be scored: each token with its column, if that is given."""
 PROMPTS = frozenset({"/api/v1/asample", "/v1/completions", "/v1/chat/completions"})
 """Paths of prompts, which are as long as the longest context that is served."""
 LARGE = {
@@ -65,7 +68,7 @@ class TooManyParts(RequestError):
 def max_bytes(path: str, *, context: int) -> int:
     """Most that a body to this path may have; ``context``: tokens of the longest prompt."""
     if path in PROMPTS:
-        return min(max(MAX_BODY, context * TOKEN_BYTES), MAX_PROMPT)
+        return min(max(MAX_BODY, context * TOKEN_BYTES) + NAMED.get(path, 0), MAX_PROMPT)
     return LARGE.get(path, MAX_BODY)
 
 

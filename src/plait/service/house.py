@@ -33,6 +33,7 @@ from plait.service.access import Access
 from plait.service.carry import Carrier
 from plait.service.checkpoints import Checkpoints
 from plait.service.clients import Clients
+from plait.service.custom_losses import CustomLosses
 from plait.service.flags import flags_of
 from plait.service.held import Total
 from plait.service.launches import Launches
@@ -168,7 +169,14 @@ class House:
             check_session=self.sessions.check,
         )
         self.sampling = self._make_sampling()
-        self.requests = Requests(self.lines, self.sampling.samples)
+        losses = CustomLosses(
+            self.store,
+            self.writer,
+            self.codec,
+            check_session=self.sessions.check,
+            wall=self.wall,
+        )
+        self.requests = Requests(self.lines, self.sampling.samples, losses)
         self.clients = Clients(
             self.sessions,
             self.sampling,

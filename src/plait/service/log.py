@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from plait.core.errors import StoreError
+from plait.core.custom_graphs import load
+from plait.core.custom_losses import CustomLoss
+from plait.core.errors import NotFound, StoreError
 from plait.core.ids import TenantId
-from plait.service.names import run_of
+from plait.service.names import read_loss_id, run_of, session_of
 from plait.service.ports import Failed, Ready
 from plait.service.work import Kind
 from plait.store.requests import RequestRow
@@ -116,6 +118,16 @@ class Log:
         if body is None:
             raise StoreError(f"what request {seq} of {model_id} asked for is gone: ask again")
         return body
+
+    async def loss(self, model_id: str, loss_id: str) -> CustomLoss:
+        """A custom loss of the model's session; NotFound."""
+        at = read_loss_id(loss_id)
+        row = None
+        if at is not None and at[0] == session_of(model_id):
+            row = await asyncio.to_thread(self._store.losses.find, *at)
+        if row is None:
+            raise NotFound(f"this session has no custom loss {loss_id[:120]!r}: create it first")
+        return await asyncio.to_thread(load, row.loss)
 
     async def answer(self, model_id: str, seq: int) -> Ready | Failed | None:
         """How a request that has ended did so; None if there was none."""

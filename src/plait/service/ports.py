@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
+from plait.core.custom_losses import CustomLoss
 from plait.core.ids import TenantId
 from plait.core.runs import LoraSpec
 from plait.service.work import CheckpointKind, Codec, Kind, SampleWork
@@ -160,6 +161,10 @@ class Requests(Protocol):
 
     async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:
         """Queue a sample; its id. ``(sampler_id, seq)`` is the idempotency key."""
+
+    async def create_loss(self, who: Who, session_id: str, number: int, loss: CustomLoss) -> str:
+        """Keep a loss of a session; the id of the request, which is done, and of the loss.
+        ``(session_id, number)`` is the idempotency key."""
 
     async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome:
         """What became of a request, waiting up to ``wait_s`` for it to end. NotFound; RequestLost

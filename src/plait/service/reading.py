@@ -1,10 +1,15 @@
-"""Reading: the bodies of a line's requests, off the event loop and ahead of their turn."""
+"""Reading: the bodies of a line's requests, off the event loop and ahead of their turn.
+
+A custom loss is looked up here too: what is carried out has all that it needs, so gradients and
+steps reach the engine in the order of their numbers.
+"""
 
 import asyncio
+from dataclasses import replace
 
 from plait.service.entry import Entry
 from plait.service.log import Log
-from plait.service.work import Codec, Work
+from plait.service.work import Batch, Codec, Work
 
 
 class Reading:
@@ -24,4 +29,8 @@ class Reading:
         body, entry.body = entry.body, None
         if body is None:
             body = await self._log.body(self._model_id, entry.seq)
-        return await asyncio.to_thread(self._codec.read, entry.kind, body)
+        work = await asyncio.to_thread(self._codec.read, entry.kind, body)
+        if isinstance(work, Batch) and work.loss_id:
+            loss = await self._log.loss(self._model_id, work.loss_id)
+            return replace(work, loss=loss)
+        return work

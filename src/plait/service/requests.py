@@ -1,7 +1,9 @@
-"""Requests: numbered ones and samples behind one port; an id says which it is."""
+"""Requests: numbered ones, samples and custom losses behind one port; an id says which it is."""
 
 from collections.abc import Sequence
 
+from plait.core.custom_losses import CustomLoss
+from plait.service.custom_losses import CustomLosses
 from plait.service.lines import Lines
 from plait.service.ports import Ended, Outcome, Waiting, Who
 from plait.service.sample_requests import SampleRequests
@@ -11,8 +13,8 @@ from plait.service.work import Kind, SampleWork
 class Requests:
     """``ports.Requests``."""
 
-    def __init__(self, lines: Lines, samples: SampleRequests) -> None:
-        self._lines, self._samples = lines, samples
+    def __init__(self, lines: Lines, samples: SampleRequests, losses: CustomLosses) -> None:
+        self._lines, self._samples, self._losses = lines, samples, losses
 
     async def submit(
         self, who: Who, session_id: str, model_id: str, seq: int, kind: Kind, body: bytes
@@ -28,8 +30,14 @@ class Requests:
         """Queue a sample; its id."""
         return await self._samples.sample(who, sampler_id, seq, work)
 
+    async def create_loss(self, who: Who, session_id: str, number: int, loss: CustomLoss) -> str:
+        """Keep a custom loss; its id."""
+        return await self._losses.create(who, session_id, number, loss)
+
     async def outcome(self, who: Who, request_id: str, *, wait_s: float) -> Outcome:
         """What became of a request."""
+        if self._losses.owns(request_id):
+            return await self._losses.outcome(who, request_id)
         if self._samples.owns(request_id):
             return await self._samples.outcome(who, request_id, wait_s=wait_s)
         return await self._lines.outcome(who, request_id, wait_s=wait_s)

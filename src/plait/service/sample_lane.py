@@ -22,7 +22,7 @@ from typing import Any
 
 from plait.core.errors import Limited, PlaitError
 from plait.core.ids import OpId, TenantId
-from plait.core.operations import Sample, SampleResult
+from plait.core.operations import SampleResult
 from plait.policies.turns import Turns
 from plait.runtime import messages as m
 from plait.runtime.head import Head
@@ -30,7 +30,7 @@ from plait.runtime.samples import Samples
 from plait.service.adapters import Adapters
 from plait.service.ports import Waiting
 from plait.service.snapshots import Snapshots
-from plait.service.ticket import Hold, Share, Source, Spent, Ticket, as_asked
+from plait.service.ticket import Hold, Share, Source, Spent, Ticket, as_asked, operation
 from plait.service.work import SampleWork
 
 ADAPTER_SLOTS = 64
@@ -113,19 +113,7 @@ class SampleLane:
         except BaseException:
             self._give_up(ticket)
             raise
-        run_id, version = source.guest
-        k = max(work.topk_sample, work.topk_prompt)
-        op = Sample(
-            op_id=ticket.op_id,
-            run_id=run_id,
-            version=version,
-            prompt=work.prompt,
-            n=work.n,
-            params=work.params,
-            prompt_logprobs=work.prompt_logprobs or work.topk_prompt > 0,
-            topk_logprobs=k,
-            watched=on_drawn is not None,
-        )
+        op = operation(work, ticket.op_id, *source.guest, watched=on_drawn is not None)
         result = None
         try:
             result = (await self._samples.sample((op,), on_drawn=on_drawn))[0]

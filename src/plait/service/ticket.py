@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from plait.core.ids import OpId, TenantId
-from plait.core.operations import Sampled, SampleResult
+from plait.core.ids import OpId, RunId, TenantId
+from plait.core.operations import Sample, Sampled, SampleResult
 from plait.policies.routing import Policy
 from plait.runtime.guests import guest_id
 from plait.service.work import SampleWork
@@ -79,6 +79,30 @@ class Ticket:
     @property
     def flow(self) -> tuple[str, str]:
         return self.source.tenant_id, self.source.run
+
+
+def operation(
+    work: SampleWork,
+    op_id: OpId,
+    run_id: RunId,
+    version: int | None,
+    *,
+    watched: bool = False,
+) -> Sample:
+    """What the engine is to do for a client."""
+    return Sample(
+        op_id=op_id,
+        run_id=run_id,
+        version=version,
+        prompt=work.prompt,
+        n=work.n,
+        params=work.params,
+        prompt_logprobs=work.prompt_logprobs or work.topk_prompt > 0,
+        topk_logprobs=max(work.topk_sample, work.topk_prompt),
+        prompt_targets=() if work.targets is None else work.targets.rows(),
+        prompt_draws=work.prompt_draws,
+        watched=watched,
+    )
 
 
 def as_asked(result: SampleResult, work: SampleWork) -> SampleResult:

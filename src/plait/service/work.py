@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from plait.core.custom_losses import Loss
 from plait.core.operations import (
     AdamParams,
     Datum,
@@ -18,6 +19,7 @@ from plait.core.operations import (
     StepResult,
 )
 from plait.core.runs import LoraSpec
+from plait.service.targets import Targets
 
 
 class Kind(StrEnum):
@@ -35,6 +37,8 @@ class Kind(StrEnum):
     LOAD_WEIGHTS = "load_weights"
     SKIPPED = "skipped"
     """A number that was used up by a request that was refused or never came."""
+    CUSTOM_LOSS = "create_custom_loss"
+    """A session's, not a model's: in no line."""
     SAMPLE = "sample"
     """Re-executable, so never in the store."""
 
@@ -75,9 +79,11 @@ class Batch:
     """Data for a forward pass, or for a gradient (``train``)."""
 
     data: tuple[Datum, ...]
-    loss: str
+    loss: Loss
     config: Mapping[str, float]
     train: bool
+    loss_id: str = ""
+    """Of a custom loss, which ``reading`` puts in the place of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +141,10 @@ class SampleWork:
     """Show those of the prompt's last so many tokens only."""
     topk_prompt: int = 0
     topk_sample: int = 0
+    targets: Targets | None = None
+    """Tokens to be scored in place of the prompt's."""
+    prompt_draws: int = 0
+    """So many tokens to be drawn in place of each of the prompt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +177,16 @@ class Loaded:
     path: str
 
 
-Answer = ForwardResult | StepResult | SampleResult | Created | Saved | SamplerMade | Loaded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossMade:
+    """A custom loss was checked and is kept."""
+
+    loss_id: str
+
+
+Answer = (
+    ForwardResult | StepResult | SampleResult | Created | Saved | SamplerMade | Loaded | LossMade
+)
 
 
 class Codec(Protocol):
@@ -176,5 +195,5 @@ class Codec(Protocol):
     def read(self, kind: Kind, body: bytes) -> Work:
         """Work from the stored body of a request."""
 
-    def write(self, kind: Kind, work: Work | SampleWork, answer: Answer) -> bytes:
-        """The body that answers it."""
+    def write(self, kind: Kind, work: Work | SampleWork | None, answer: Answer) -> bytes:
+        """The body that answers it. Of a custom loss there is no work."""

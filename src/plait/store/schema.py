@@ -1,9 +1,9 @@
 """Schema: the tables, in portable SQLAlchemy Core.
 
 Invariants that the database itself keeps: ``(run_id, seq)`` names one mutation, ``(run_id,
-version)`` one version, ``(owner, seq)`` one request; nothing belongs to a run, session or tenant
-that does not exist. Times are seconds since the epoch, given by the caller. What the migrations
-build must equal this module (tested).
+version)`` one version, ``(owner, seq)`` one request, ``(session_id, seq)`` one custom loss; nothing
+belongs to a run, session or tenant that does not exist. Times are seconds since the epoch, given by
+the caller. What the migrations build must equal this module (tested).
 
 Bodies of requests are a table of their own: SQLite writes a whole row anew when one column
 changes, and a request's end must not write its body a second time.
@@ -98,6 +98,16 @@ request_bodies = sa.Table(
     sa.Column("owner", Text, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+custom_losses = sa.Table(
+    "custom_losses",
+    metadata,
+    sa.Column("session_id", sa.ForeignKey("sessions.session_id"), primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.tenant_id"), nullable=False),
+    sa.Column("loss", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", sa.Float, nullable=False),
 )
 
 samplers = sa.Table(

@@ -14,6 +14,7 @@ from plait.store.database import Database, sqlite_url
 from plait.store.events import Events
 from plait.store.jobs import Jobs
 from plait.store.keys import Keys
+from plait.store.losses import Losses
 from plait.store.mutations import Mutations
 from plait.store.requests import Requests
 from plait.store.runs import Runs
@@ -33,6 +34,7 @@ class Store:
         self.keys = Keys(self.database)
         self.sessions = Sessions(self.database)
         self.requests = Requests(self.database)
+        self.losses = Losses(self.database)
         self.samplers = Samplers(self.database)
         self.jobs = Jobs(self.database)
         self.runs = Runs(self.database)

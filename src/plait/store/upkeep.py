@@ -24,5 +24,6 @@ def tidy(store: Store, *, now: float, limit: int = PIECE) -> int:
         store.requests.prune(ended_before=now - ANSWERS_S, limit=limit)
         + store.requests.drop_bodies(ended_before=now - BODIES_S, limit=limit)
         + store.requests.forget(ended_before=now - REQUESTS_S, limit=limit)
+        + store.losses.forget(ended_before=now - REQUESTS_S, limit=limit)
         + store.events.prune(before=now - EVENTS_S, limit=limit)
     )

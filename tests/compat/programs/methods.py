@@ -181,6 +181,20 @@ LAST = ("close",)
 """Ends the session, so it comes last."""
 
 
+def every_argument():
+    """All that ``sample`` can be asked for, of an SDK that has it."""
+    asked = {
+        "include_prompt_logprobs": True,
+        "topk_prompt_logprobs": 2,
+        "topk_sample_logprobs": 1,
+        "target_prompt_logprobs": types.TensorData(data=[7, -1, 8], dtype="int64", shape=[3, 1]),
+        "prompt_alt_tokens_k": 2,
+        "prompt_logprobs_last_n": 2,
+    }
+    known = inspect.signature(sampling.sample).parameters
+    return {name: value for name, value in asked.items() if name in known}
+
+
 def methods(kind):
     return sorted(
         name
@@ -189,7 +203,11 @@ def methods(kind):
     )
 
 
-KEYWORDS = {"SamplingClient.create": {"model_path": weights, "base_model": TOLD["model"]}}
+KEYWORDS = {
+    "SamplingClient.create": {"model_path": weights, "base_model": TOLD["model"]},
+    "SamplingClient.sample": every_argument(),
+    "SamplingClient.sample_async": every_argument(),
+}
 
 
 def call(client, name, arguments):

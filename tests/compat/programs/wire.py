@@ -77,6 +77,17 @@ def rows(tensor):
     return {"shape": tensor.shape, "data": list(map(float, tensor.data))}
 
 
+def alternatives(found):
+    """Where an SDK has them."""
+    drawn, targets = getattr(found, "prompt_alt_tokens", None), None
+    if getattr(found, "target_prompt_logprobs", None) is not None:
+        targets = found.target_prompt_logprobs.tolist()
+    return {
+        "targets": targets,
+        "alternatives": drawn and [drawn.tokens.tolist(), drawn.logprobs.tolist()],
+    }
+
+
 output = response_conv.deserialize_forward_backward_output(bytes.fromhex(TOLD["output"]))
 sample = response_conv.deserialize_sample_response(bytes.fromhex(TOLD["sample"]))
 print(
@@ -88,7 +99,8 @@ print(
                 "metrics": output.metrics,
                 "logprobs": [rows(row["logprobs"]) for row in output.loss_fn_outputs],
             },
-            "sample": {
+            "sample": alternatives(sample)
+            | {
                 "prompt_logprobs": sample.prompt_logprobs,
                 "topk_prompt_logprobs": sample.topk_prompt_logprobs,
                 "sequences": [

@@ -8,7 +8,6 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from plait.cli.client.server import Server, segment
@@ -60,17 +59,29 @@ def _checkpoint(server: Server, path: str, into: Path) -> None:
         try:
             with tarfile.open(fileobj=whole) as archive:
                 for member in archive:
-                    if not (member.isfile() or member.isdir()):
-                        raise RemoteError(f"{path} holds {member.name}, which is no file: refused")
-                    archive.extract(member, into, filter="data")
+                    _member(archive, member, into)
         except (tarfile.TarError, EOFError) as error:
-            raise RemoteError(f"{path} came broken or holds a path outside: {error}") from error
+            raise RemoteError(f"{path} came broken ({error}): ask again") from error
+
+
+def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    """By hand: ``extract`` has its ``filter`` only from Python 3.11.4 on."""
+    place = _inside(into, member.name)
+    if member.isdir():
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    content = archive.extractfile(member) if member.isfile() else None
+    if content is None:
+        raise RemoteError(f"the server sends {member.name}, which is no file: refused")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with content, place.open("wb") as out:
+        shutil.copyfileobj(content, out)
 
 
 def _artifacts(server: Server, job: str, into: Path) -> None:
     base = f"/v1/jobs/{segment(job)}/artifacts"
     for artifact in server.get(base)["artifacts"]:
-        file = _inside(into, artifact)
+        file = _inside(into, str(artifact["path"]))
         file.parent.mkdir(parents=True, exist_ok=True)
         path = quote(artifact["path"], safe="/")
         with server.stream(f"{base}/{path}") as answer, file.open("wb") as out:
@@ -78,8 +89,8 @@ def _artifacts(server: Server, job: str, into: Path) -> None:
                 out.write(block)
 
 
-def _inside(directory: Path, artifact: dict[str, Any]) -> Path:
-    relative = PurePosixPath(str(artifact["path"]))
+def _inside(directory: Path, name: str) -> Path:
+    relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts:
-        raise RemoteError(f"the server names a file outside the job ({relative}): refused")
+        raise RemoteError(f"the server names a file outside ({relative}): refused")
     return directory / relative

@@ -1,12 +1,13 @@
 """Checks: what the scripted engines refuse, before anything has changed."""
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from math import isfinite
 from typing import TypeVar
 
 from plait.core.errors import CapacityError, RequestError
 from plait.core.losses import INPUTS, Choice
-from plait.core.operations import MAX_TOPK, Datum, Sample
+from plait.core.operations import MAX_NAMED, MAX_TOPK, Datum, Sample
 from plait.engines.protocol import ModelShape
 
 T = TypeVar("T", bound=float)
@@ -26,11 +27,28 @@ def sample(op: Sample, shape: ModelShape) -> None:
         raise RequestError("top_p lies in (0, 1] and top_k is ≥ 0; 1 and 0 turn them off")
     if not 0 <= op.topk_logprobs <= min(MAX_TOPK, shape.vocab_size):
         raise RequestError(f"topk_logprobs {op.topk_logprobs} is not in 0–{MAX_TOPK}")
+    _alternatives(op, shape)
     if len(op.prompt) >= shape.max_context:
         raise CapacityError(
             f"the prompt has {len(op.prompt)} tokens and {shape.name} takes {shape.max_context} "
             "with the answer: shorten it"
         )
+
+
+def _alternatives(op: Sample, shape: ModelShape) -> None:
+    if not 0 <= op.prompt_draws <= MAX_TOPK:
+        raise RequestError(f"prompt_draws {op.prompt_draws} is not in 0–{MAX_TOPK}")
+    if not op.prompt_targets:
+        return
+    if len(op.prompt_targets) != len(op.prompt) - 1:
+        raise RequestError(
+            f"prompt_targets has {len(op.prompt_targets)} rows: give one for each token of the "
+            f"prompt but the first, {len(op.prompt) - 1}"
+        )
+    named = tuple(chain.from_iterable(op.prompt_targets))
+    if not 1 <= len(named) <= MAX_NAMED:
+        raise RequestError(f"prompt_targets names {len(named)} tokens: give 1–{MAX_NAMED}")
+    ids(named, shape)
 
 
 def data(batch: Sequence[Datum], shape: ModelShape, loss: Choice | None = None) -> None:

@@ -46,6 +46,10 @@ class Chosen:
             rows = [{**row, SEQUENCE_LOG_RATIO: mean} for row in rows]
         return [self._at(logprob, row) for logprob, row in zip(logprobs, rows, strict=True)]
 
+    def metrics(self, terms: list[Term]) -> dict[str, float]:
+        """Of all its data."""
+        return metrics(terms)
+
     def _at(self, logprob: float, inputs: Inputs) -> Term:
         options = self.choice.options
         loss, slope, means = self.formula(logprob, inputs, options)

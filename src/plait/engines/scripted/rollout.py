@@ -14,7 +14,7 @@ from plait.core.operations import Sample, SampleResult, StopReason
 from plait.core.plan import Keep
 from plait.engines.moved import Moved, MovedSample, check
 from plait.engines.protocol import ForwardStep, ModelShape
-from plait.engines.scripted import checks, draw, files, policy, sequences
+from plait.engines.scripted import checks, draw, files, policy, scoring, sequences
 from plait.engines.scripted.policy import Adapter
 from plait.engines.scripted.scheduler import Scheduler
 
@@ -91,6 +91,9 @@ class ScriptedRollout:
             samples=samples,
             prompt_logprobs=group.prompt_logprobs,
             prompt_topk=group.prompt_topk,
+            prompt_targets=group.prompt_targets,
+            prompt_draws=group.prompt_draws,
+            n_scored=group.n_scored,
         )
 
     def import_sample(self, moved: Moved) -> None:
@@ -98,6 +101,8 @@ class ScriptedRollout:
         check(moved, self.shape)
         group = self._group(moved.op)
         group.prompt_logprobs, group.prompt_topk = moved.prompt_logprobs, moved.prompt_topk
+        group.prompt_targets, group.prompt_draws = moved.prompt_targets, moved.prompt_draws
+        group.n_scored = moved.n_scored
         for sequence, m in zip(group.sequences, moved.samples, strict=True):
             sequence.tokens, sequence.logprobs = list(m.tokens), list(m.logprobs)
             sequence.topk, sequence.stop_reason = list(m.topk), m.stop_reason
@@ -203,8 +208,8 @@ class ScriptedRollout:
         sequence.logprobs.append(float(logprobs_V[token]))
         if group.op.topk_logprobs:
             sequence.topk.append(policy.likeliest(logprobs_V, group.op.topk_logprobs))
-        if group.op.prompt_logprobs and not group.prompt_logprobs:
-            self._score_prompt(group)
+        if not group.n_scored:
+            scoring.score_prompt(group, self.shape.vocab_size)
         sequence.stop_reason = self._stop_reason(sequence)
         if sequence.stop_reason is None:
             return None
@@ -213,17 +218,6 @@ class ScriptedRollout:
             return None
         del self._groups[group.op.op_id]
         return group.op.op_id, group.result()
-
-    def _score_prompt(self, group: sequences.Group) -> None:
-        prompt, k = group.op.prompt, group.op.topk_logprobs
-        seen = [
-            policy.log_softmax(policy.logits(self.shape.vocab_size, prev, group.adapter))
-            for prev in prompt[:-1]
-        ]
-        group.prompt_logprobs = tuple(
-            float(logprobs_V[token]) for logprobs_V, token in zip(seen, prompt[1:], strict=True)
-        )
-        group.prompt_topk = tuple(policy.likeliest(v, k) for v in seen) if k else ()
 
     def _stop_reason(self, sequence: sequences.Sequence) -> StopReason | None:
         params = sequence.group.op.params

@@ -7,7 +7,7 @@ logits start the sample.
 
 from dataclasses import dataclass, field
 
-from plait.core.operations import Ranked, Sample, Sampled, SampleResult, StopReason
+from plait.core.operations import Alternatives, Ranked, Sample, Sampled, SampleResult, StopReason
 from plait.engines.scripted.policy import Adapter
 
 
@@ -24,6 +24,10 @@ class Group:
     sequences: list["Sequence"] = field(default_factory=list)
     prompt_logprobs: tuple[float, ...] = ()
     prompt_topk: tuple[Ranked, ...] = ()
+    prompt_targets: tuple[tuple[float, ...], ...] = ()
+    prompt_draws: tuple[Alternatives, ...] = ()
+    n_scored: int = 0
+    """Rows of the prompt that are scored: all, or none yet."""
 
     @property
     def shared_tokens(self) -> int:
@@ -57,7 +61,11 @@ class Group:
             for sequence in self.sequences
         )
         return SampleResult(
-            samples=samples, prompt_logprobs=self.prompt_logprobs, prompt_topk=self.prompt_topk
+            samples=samples,
+            prompt_logprobs=self.prompt_logprobs,
+            prompt_topk=self.prompt_topk,
+            prompt_targets=self.prompt_targets,
+            prompt_draws=self.prompt_draws,
         )
 
 

@@ -6,12 +6,13 @@ changes nothing; ``save`` and ``load`` are bit exact.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep as real_sleep
 
 import numpy as np
 
+from plait.core.custom_losses import CustomLoss, Loss
 from plait.core.errors import NotFinite, PlaitError, RequestError
 from plait.core.ids import RunId
 from plait.core.operations import (
@@ -25,6 +26,7 @@ from plait.core.runs import LoraSpec
 from plait.engines.protocol import ModelShape, TrainStep
 from plait.engines.scripted import checks, files, losses, policy
 from plait.engines.scripted.files import Moments
+from plait.engines.scripted.own import OwnLoss
 from plait.engines.scripted.policy import Adapter, Array
 
 
@@ -89,7 +91,7 @@ class ScriptedTrain:
         return ForwardResult(logprobs=tuple(rows), metrics={"tokens:sum": n_scored})
 
     def forward_backward(
-        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+        self, run_id: RunId, data: Sequence[Datum], loss: Loss, config: dict[str, float]
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Accumulate the gradient of the token-summed loss; yields after each datum."""
         run = self._run(run_id)
@@ -102,11 +104,10 @@ class ScriptedTrain:
         run_id: RunId,
         run: _Run,
         data: Sequence[Datum],
-        loss: str,
+        loss: Loss,
         config: dict[str, float],
     ) -> Generator[TrainStep, None, tuple[Array, ForwardResult]]:
-        chosen = losses.choose(loss, config)
-        checks.data(data, self.shape, chosen.choice)
+        chosen, data = self._choose(data, loss, config)
         grad_K = np.zeros(policy.N_FEATURES)
         rows: list[tuple[float, ...]] = []
         terms: list[losses.Term] = []
@@ -126,7 +127,7 @@ class ScriptedTrain:
             terms.extend(made)
             rows.append(tuple(row))
             yield self._spent(run_id, datum, forward_only=False)
-        metrics = losses.metrics(terms)
+        metrics = chosen.metrics(terms)
         if not (np.isfinite(metrics["loss:sum"]) and np.isfinite(grad_K).all()):
             raise NotFinite(
                 f"the loss of {run_id} is not finite: check advantages and log-probs; "
@@ -135,6 +136,18 @@ class ScriptedTrain:
         a_K, b_K, scale = run.adapter.a_K, run.adapter.b_K, run.adapter.scale
         grad_2K = scale * np.stack([b_K * grad_K, a_K * grad_K])
         return grad_2K, ForwardResult(logprobs=tuple(rows), metrics=metrics)
+
+    def _choose(
+        self, data: Sequence[Datum], loss: Loss, config: dict[str, float]
+    ) -> tuple[losses.Chosen | OwnLoss, Sequence[Datum]]:
+        """The loss, and the data with what it looks up in them by position."""
+        if isinstance(loss, CustomLoss):
+            bare = [replace(datum, inputs={}) for datum in data]
+            checks.data(bare, self.shape)
+            return OwnLoss(loss, data), bare
+        chosen = losses.choose(loss, config)
+        checks.data(data, self.shape, chosen.choice)
+        return chosen, data
 
     def forward_backward_many(
         self, ops: Sequence[ForwardBackward]

@@ -32,11 +32,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Rows from ``row`` on whose next tokens are the prompt's own ``targets``."""
+    """``rows`` of a request's prompt that are due; row i is row ``at`` + i of the batch."""
 
     request: Request
-    row: int
-    targets: tuple[int, ...]
+    at: int
+    rows: range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,10 +264,10 @@ def _scored(chunks: list[Chunk], views: list[ChunkView]) -> tuple[Scored, ...]:
     out = []
     for c, view in zip(chunks, views, strict=True):
         request = c.sequence.request
-        first = max(c.start, len(request.prompt_logprobs))
-        targets = request.op.prompt[first + 1 : c.start + c.n + 1]
-        if c.sequence.scores and targets:
-            out.append(Scored(request=request, row=view.start + first - c.start, targets=targets))
+        first, end = max(c.start, request.prompt.n_scored), c.start + c.n
+        rows = range(first, min(end, request.prompt.end))
+        if c.sequence.scores and rows:
+            out.append(Scored(request=request, at=view.start - c.start, rows=rows))
     return tuple(out)
 
 

@@ -4,9 +4,10 @@ RequestError for arguments that are wrong, CapacityError for what could never ru
 """
 
 import math
+from itertools import chain
 
 from plait.core.errors import CapacityError, RequestError
-from plait.core.operations import MAX_TOPK, Sample
+from plait.core.operations import MAX_NAMED, MAX_TOPK, Sample
 from plait.engines.protocol import ModelShape
 from plait.engines.torch.blocks import Policy
 from plait.engines.torch.noise import stream
@@ -77,6 +78,7 @@ class Intake:
 def check(op: Sample, shape: ModelShape) -> None:
     """RequestError or CapacityError if ``op`` makes no sense for a model of this shape."""
     p = op.params
+    named = tuple(chain.from_iterable(op.prompt_targets))
     problems = (
         (not op.prompt, "has an empty prompt: give at least one token"),
         (op.n < 1, f"asks for {op.n} samples: n must be at least 1"),
@@ -93,11 +95,25 @@ def check(op: Sample, shape: ModelShape) -> None:
             not 0 <= op.topk_logprobs <= min(MAX_TOPK, shape.vocab_size),
             f"asks for the {op.topk_logprobs} likeliest tokens: give 0 … {MAX_TOPK}",
         ),
+        (
+            not 0 <= op.prompt_draws <= MAX_TOPK,
+            f"has {op.prompt_draws} tokens drawn at each of the prompt's: give 0 … {MAX_TOPK}",
+        ),
+        (
+            len(op.prompt_targets) not in (0, len(op.prompt) - 1),
+            f"has prompt_targets in {len(op.prompt_targets)} rows: give one for each token of the "
+            f"prompt but the first, {len(op.prompt) - 1}",
+        ),
+        (
+            bool(op.prompt_targets) and not 1 <= len(named) <= MAX_NAMED,
+            f"names {len(named)} prompt_targets: give 1 … {MAX_NAMED}",
+        ),
     )
     for wrong, why in problems:
         if wrong:
             raise RequestError(f"sample {op.op_id} {why}")
-    for what, ids in (("prompt", op.prompt), ("stop_tokens", p.stop_tokens)):
+    groups = (("prompt", op.prompt), ("stop_tokens", p.stop_tokens), ("prompt_targets", named))
+    for what, ids in groups:
         if ids and not (min(ids) >= 0 and max(ids) < shape.vocab_size):
             bad = next(i for i in ids if not 0 <= i < shape.vocab_size)
             raise RequestError(

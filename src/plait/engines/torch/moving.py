@@ -31,16 +31,23 @@ def pack(request: Request, shape: ModelShape, kv: KV | None) -> Moved:
         op=request.op,
         shape=shape,
         samples=tuple(samples),
-        prompt_logprobs=tuple(request.prompt_logprobs),
-        prompt_topk=tuple(request.prompt_topk),
+        prompt_logprobs=tuple(request.prompt.logprobs),
+        prompt_topk=tuple(request.prompt.topk),
+        prompt_targets=tuple(request.prompt.targets),
+        prompt_draws=tuple(request.prompt.draws),
+        n_scored=request.prompt.n_scored,
         kv=_pack_kv(kv, list(places)) if kv and places else None,
     )
 
 
 def unpack(moved: Moved, request: Request, scheduler: Scheduler, kv: KV) -> None:
     """Bring a fresh ``request`` of the same operation to where ``moved`` left it, and queue it."""
-    request.prompt_logprobs += moved.prompt_logprobs
-    request.prompt_topk += moved.prompt_topk
+    prompt = request.prompt
+    prompt.logprobs += moved.prompt_logprobs
+    prompt.topk += moved.prompt_topk
+    prompt.targets[:] = moved.prompt_targets
+    prompt.draws += moved.prompt_draws
+    prompt.n_scored = moved.n_scored
     brought = {}
     for s, m in zip(request.sequences, moved.samples, strict=True):
         s.tokens += m.tokens

@@ -1,6 +1,7 @@
 """Noise: the random numbers of a draw, hashed (SplitMix64) from what names the draw.
 
-A draw is named by (seed, sample index, place in the sample); whatever takes part in it (a token, a
+A draw is named by (seed, sample index, place in the sample), one for a place in the prompt by a
+negative number of its own for an index; whatever takes part in it (a token, a
 block of tokens) has a number of its own in it. So the noise depends neither on who shares the batch
 nor on what was drawn elsewhere.
 
@@ -18,7 +19,7 @@ MASK_64 = (1 << 64) - 1
 
 
 def stream(seed: int, index: int) -> int:
-    """Start of the random sequence of sample ``index`` under ``seed``."""
+    """Start of the random sequence of sample ``index``, or of a negative number, under ``seed``."""
     return _mix_int(_mix_int(seed & MASK_64) ^ (((index + 1) * GOLDEN) & MASK_64))
 
 

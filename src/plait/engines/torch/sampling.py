@@ -10,7 +10,7 @@ times as often.
 
 Log-probs are those of the full distribution at temperature 1, whatever the token was drawn by.
 
-Shapes: R rows that draw; V vocabulary.
+Shapes: R rows that draw; V vocabulary; D draws, or known tokens, where a row has any number.
 """
 
 from collections.abc import Sequence
@@ -84,11 +84,42 @@ def draw(
     return _draws(logits, sums_RK, tokens_R, k_R)
 
 
-def score(logits_RV: torch.Tensor, tokens_R: Sequence[int], k_R: Sequence[int]) -> Draws:
-    """The same for tokens that are known. The logits are used up."""
-    logits = logits_RV.float()
-    sums_RK, _ = shift_and_sum(logits, [1.0] * len(tokens_R))
-    return _draws(logits, sums_RK, torch.tensor(tokens_R, device=logits.device), k_R)
+class Rows:
+    """Rows that are asked about many tokens: D of them, each with the row that it is asked of. The
+    logits are used up."""
+
+    def __init__(self, logits_RV: torch.Tensor, temperature_R: Sequence[float]) -> None:
+        self._z_RV = logits_RV.float()
+        self._greedy_R = [t == 0 for t in temperature_R]
+        self._inverse_R = [1.0 / t if t > 0 else 1.0 for t in temperature_R]
+        self._sums_RK, self._warm_RK = shift_and_sum(self._z_RV, self._inverse_R)
+
+    def draws(self, tokens_R: Sequence[int], k_R: Sequence[int]) -> Draws:
+        """As ``draw`` tells it, of one known token in each row."""
+        return _draws(self._z_RV, self._sums_RK, self._index(tokens_R), k_R)
+
+    def logprobs(self, rows_D: Sequence[int], tokens_D: Sequence[int]) -> list[float]:
+        """Of any tokens."""
+        if not rows_D:
+            return []
+        rows = self._index(rows_D)
+        logprobs_D = self._z_RV[rows, self._index(tokens_D)].double()
+        found: list[float] = (logprobs_D - log_totals(self._sums_RK)[rows]).tolist()
+        return found
+
+    def drawn(self, rows_D: Sequence[int], keys_D: np.ndarray) -> list[int]:
+        """A token for each draw, at its row's temperature."""
+        rows = self._index(rows_D)
+        inverse_D = [self._inverse_R[row] for row in rows_D]
+        tokens_D = _race(self._z_RV, self._warm_RK[rows], inverse_D, keys_D, rows)
+        if any(self._greedy_R):
+            greedy_D = self._index([self._greedy_R[row] for row in rows_D])
+            tokens_D = torch.where(greedy_D, self._z_RV.argmax(-1)[rows], tokens_D)
+        found: list[int] = tokens_D.tolist()
+        return found
+
+    def _index(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, device=self._z_RV.device)
 
 
 def _draws(
@@ -158,15 +189,21 @@ def _block_sums(p_RV: torch.Tensor) -> torch.Tensor:
 
 
 def _race(
-    z_RV: torch.Tensor, sums_RK: torch.Tensor, inverse_R: Sequence[float], keys_R: np.ndarray
+    z_RV: torch.Tensor,
+    sums_DK: torch.Tensor,
+    inverse_D: Sequence[float],
+    keys_D: np.ndarray,
+    rows_D: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Token drawn by its weight ``exp(z · inverse)``; it has some."""
-    v, k = z_RV.shape[-1], sums_RK.shape[-1]
-    block_R = _winner(sums_RK, exponentials(keys_R, np.arange(k)))
-    column = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=z_RV.device)
-    inside = z_RV.gather(-1, column.clamp(max=v - 1)).mul_(_column(inverse_R, z_RV)).exp_()
-    inside.masked_fill_(column >= v, 0.0)
-    return block_R * BLOCK + _winner(inside, exponentials(keys_R, INSIDE + np.arange(BLOCK)))
+    """Token drawn by its weight ``exp(z · inverse)``; it has some. ``rows_D``: the row of each draw
+    where a row has not just one."""
+    v, k = z_RV.shape[-1], sums_DK.shape[-1]
+    block_D = _winner(sums_DK, exponentials(keys_D, np.arange(k)))
+    column = block_D[:, None] * BLOCK + torch.arange(BLOCK, device=z_RV.device)
+    within = column.clamp(max=v - 1)
+    inside = z_RV.gather(-1, within) if rows_D is None else z_RV[rows_D[:, None], within]
+    inside.mul_(_column(inverse_D, z_RV)).exp_().masked_fill_(column >= v, 0.0)
+    return block_D * BLOCK + _winner(inside, exponentials(keys_D, INSIDE + np.arange(BLOCK)))
 
 
 def _winner(weights_RN: torch.Tensor, variates_RN: np.ndarray) -> torch.Tensor:

@@ -9,38 +9,39 @@ from dataclasses import dataclass, field
 from plait.core.ids import OpId
 from plait.core.operations import Ranked, Sample, Sampled, SampleResult, StopReason
 from plait.engines.torch.blocks import Policy
+from plait.engines.torch.prompted import Prompted, prompted
 from plait.engines.torch.stops import StopScan
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """A ``Sample`` operation and its sequences, in index order. The first of these scores the
-    prompt if that is asked for."""
+    """A ``Sample`` operation and its sequences, in index order. The first of these scores what is
+    asked of the prompt."""
 
     op: Sample
     policy: Policy
     ends: frozenset[int]
     sequences: list["Sequence"] = field(default_factory=list)
-    prompt_logprobs: list[float] = field(default_factory=list)
-    prompt_topk: list[Ranked] = field(default_factory=list)
+    prompt: Prompted = field(init=False)
     failure: str = ""
 
-    @property
-    def n_to_score(self) -> int:
-        """Positions of the prompt whose next token is yet to be scored."""
-        wanted = len(self.op.prompt) - 1 if self.op.prompt_logprobs else 0
-        return wanted - len(self.prompt_logprobs)
+    def __post_init__(self) -> None:
+        self.prompt = prompted(self.op)
 
     @property
     def is_over(self) -> bool:
         return all(s.reason is not None for s in self.sequences)
 
     def result(self) -> SampleResult:
-        scored = not self.n_to_score
+        samples, prompt = tuple(s.sampled() for s in self.sequences), self.prompt
+        if not prompt.is_done:
+            return SampleResult(samples=samples)
         return SampleResult(
-            samples=tuple(s.sampled() for s in self.sequences),
-            prompt_logprobs=tuple(self.prompt_logprobs) if scored else (),
-            prompt_topk=tuple(self.prompt_topk) if scored else (),
+            samples=samples,
+            prompt_logprobs=tuple(prompt.logprobs),
+            prompt_topk=tuple(prompt.topk),
+            prompt_targets=tuple(prompt.targets),
+            prompt_draws=tuple(prompt.draws),
         )
 
 
@@ -93,12 +94,12 @@ class Sequence:
     @property
     def scores(self) -> bool:
         """It computes prompt tokens for the sake of their logits, though a cache may know them."""
-        return self.request.n_to_score > 0 and self.request.sequences[0] is self
+        return not self.request.prompt.is_done and self.request.sequences[0] is self
 
     @property
     def findable(self) -> list[int]:
         """Tokens whose keys and values may come from a cache, but for the last one."""
-        return self.tokens[: len(self.request.prompt_logprobs) + 1] if self.scores else self.tokens
+        return self.tokens[: self.request.prompt.n_scored + 1] if self.scores else self.tokens
 
     def draw(self, token: int, logprob: float, topk: Ranked = ()) -> None:
         """Take the next token and see whether it ends the sample."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from plait.core.custom_losses import CustomLoss, Loss
 from plait.core.errors import PlaitError, RequestError
 from plait.core.ids import RunId
 from plait.core.operations import (
@@ -31,7 +32,8 @@ from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.checked import check
 from plait.engines.torch.train.head import block_rows
 from plait.engines.torch.train.learning import Lesson, learn
-from plait.engines.torch.train.losses import choose
+from plait.engines.torch.train.losses import Chosen, choose
+from plait.engines.torch.train.own import OwnLoss, check_own
 from plait.engines.torch.train.packing import (
     SLACK,
     Cost,
@@ -134,7 +136,7 @@ class TorchTrain:
         return ForwardResult(logprobs=tuple(share.logprobs), metrics={"tokens:sum": float(n)})
 
     def forward_backward(
-        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+        self, run_id: RunId, data: Sequence[Datum], loss: Loss, config: dict[str, float]
     ) -> Generator[TrainStep, None, ForwardResult]:
         """Add the gradient of the summed loss; nothing is added if this fails or is closed."""
         lesson = self._lesson(run_id, data, loss, config)
@@ -186,11 +188,15 @@ class TorchTrain:
         return self._runs[run_id]
 
     def _lesson(
-        self, run_id: RunId, data: Sequence[Datum], loss: str, config: dict[str, float]
+        self, run_id: RunId, data: Sequence[Datum], loss: Loss, config: dict[str, float]
     ) -> Lesson:
         params = self._run(run_id)
-        chosen = choose(loss, config)
-        checked = check(data, self._arch, chosen.choice)
+        chosen: Chosen | OwnLoss
+        if isinstance(loss, CustomLoss):
+            chosen, checked = OwnLoss(loss=loss), check_own(loss, data, self._arch)
+        else:
+            chosen = choose(loss, config)
+            checked = check(data, self._arch, chosen.choice)
         return Lesson(run_id=run_id, checked=checked, params=params, loss=chosen)
 
     def _learn(self, lessons: Sequence[Lesson]) -> Generator[TrainStep, None, None]:

@@ -11,7 +11,16 @@ from fastapi import APIRouter
 
 from plait.service.heavy import Heavy
 from plait.service.ports import House
-from plait.service.tinker_api import clients, files, futures, runs, sampling, sessions, training
+from plait.service.tinker_api import (
+    clients,
+    files,
+    futures,
+    losses,
+    runs,
+    sampling,
+    sessions,
+    training,
+)
 from plait.service.typed import typed
 
 
@@ -23,7 +32,7 @@ def router(
     for module in (clients, training, runs):
         api.include_router(module.routes(house))
     route = typed(Heavy())
-    for module in (sessions, sampling, futures):
+    for module in (sessions, sampling, losses, futures):
         api.include_router(module.routes(house, route))
     api.include_router(files.routes(house, secret or secrets.token_bytes(32), wall))
     return api

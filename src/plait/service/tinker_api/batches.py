@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from plait.core.custom_losses import CUSTOM
 from plait.core.errors import NotFinite, RequestError
 from plait.core.operations import Datum, ForwardResult
 from plait.engines.scripted import losses as formulas
@@ -43,17 +44,31 @@ def read(body: bytes) -> Batch:
     """The work that a stored body asks for."""
     message = parse(body)
     tensors.check_room(t for datum in message.data for t in datum.loss_fn_inputs.values())
+    loss_id = ""
     config: dict[str, float] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
+        if (message.loss_fn, key) == (CUSTOM, "loss_id"):
+            loss_id = value.text
+            continue
         if value.WhichOneof("value") != "number":
             raise RequestError(f"loss option {key} is {value.text[:60]!r}: give a number")
         config[key] = value.number
+    if message.loss_fn == CUSTOM:
+        _check_custom(message, config, loss_id)
     return Batch(
         data=tuple(_datum(i, datum, message.loss_fn) for i, datum in enumerate(message.data)),
         loss=message.loss_fn,
         config=config,
         train=not message.forward_only,
+        loss_id=loss_id,
     )
+
+
+def _check_custom(message: Any, config: Mapping[str, float], loss_id: str) -> None:
+    if message.forward_only:
+        raise RequestError("a forward pass knows no custom loss: ask for cross_entropy")
+    if not loss_id or config:
+        raise RequestError("loss custom takes one option: loss_id, which create_custom_loss gives")
 
 
 def _datum(i: int, datum: Any, loss: str) -> Datum:
@@ -70,7 +85,7 @@ def _datum(i: int, datum: Any, loss: str) -> Datum:
     if targets.ndim == 2 and targets.shape[1] > MAX_K:
         raise RequestError(f"datum {i}: {targets.shape[1]} targets per position: at most {MAX_K}")
     for name, values in inputs.items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if loss != CUSTOM and values.dtype.kind == "f" and not np.isfinite(values).all():
             raise RequestError(f"datum {i}: {name} holds a number that is not finite")
     if loss == LOSS_BY_SPANS:
         inputs["weights"] = _sampled(i, datum.loss_fn_input_spans, len(targets), inputs)
@@ -143,7 +158,8 @@ def write(work: Batch, answer: ForwardResult) -> bytes:
     with np.errstate(over="ignore"):  # what is not finite is found below
         if "loss:sum" not in metrics:
             metrics["loss:sum"] = _loss(work, arrays)
-        metrics.update(_against_sampler(work, arrays))
+        if not work.loss_id:  # which reads what it likes under that name
+            metrics.update(_against_sampler(work, arrays))
     if not math.isfinite(metrics["loss:sum"]):
         raise NotFinite("the loss is not finite: check advantages and log-probs")
     for name, value in metrics.items():
@@ -165,6 +181,7 @@ def _loss(work: Batch, arrays: Sequence[Array]) -> float:
     if work.loss == "cross_entropy":
         weights = [np.asarray(datum.inputs.get("weights", 1.0)) for datum in work.data]
         return -float(sum((w * a).sum() for w, a in zip(weights, arrays, strict=True)))
+    assert isinstance(work.loss, str), "no forward pass has a custom loss"
     chosen = formulas.choose(work.loss, work.config)
     total = 0.0
     for datum, array in zip(work.data, arrays, strict=True):
@@ -202,7 +219,10 @@ def from_json(told: Mapping[str, Any], *, forward_only: bool) -> bytes:
         message.model_id, message.seq_id = told["model_id"], told["seq_id"]
         message.loss_fn = asked["loss_fn"]
         for key, value in (asked.get("loss_fn_config") or {}).items():
-            message.loss_fn_config[key] = value
+            if isinstance(value, str):
+                message.loss_fn_config_v2[key].text = value
+            else:
+                message.loss_fn_config[key] = value
         for i, datum in enumerate(asked["data"]):
             _datum_from_json(message.data.add(), i, datum)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -241,5 +261,6 @@ def as_json(body: bytes) -> dict[str, Any]:
     return {
         "loss_fn_output_type": out.loss_fn_output_type,
         "loss_fn_outputs": rows,
-        "metrics": dict(out.metrics),
+        # JSON has no word for what is no number, which a client's own metric may be.
+        "metrics": {name: value for name, value in out.metrics.items() if math.isfinite(value)},
     }

@@ -20,6 +20,8 @@ Count = Annotated[int, Field(ge=0, lt=2**31)]
 Labels = dict[Text, Any]
 MAX_CHUNKS = 10_000
 """Of a prompt: a client makes one for each text."""
+MAX_DIMENSIONS = 16
+"""Of a tensor: what has more than two is refused in its own words."""
 MAX_TTL_S = 10 * 366 * 86400.0
 """Ten years, as the official service has it."""
 Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None
@@ -149,6 +151,26 @@ class LoadWeights(Body):
     weights_access_token: Text | None = None
 
 
+class CustomLossInput(Body):
+    name: Text
+    rank: int
+
+
+class CustomLossGraph(Body):
+    format: int
+    nodes: Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+class CreateCustomLoss(Body):
+    """What it says of the loss is ``core.custom_graphs``' to check."""
+
+    session_id: Id
+    custom_loss_seq_id: Count
+    name: Text
+    inputs: Annotated[list[CustomLossInput], Field(fail_fast=True)]
+    graph: CustomLossGraph
+
+
 class OpenSampler(Body):
     session_id: Id
     sampling_session_seq_id: Count
@@ -178,6 +200,16 @@ class SamplingParamsBody(Body):
     top_p: float = 1.0
 
 
+class Ids(Body):
+    """A matrix of token ids, dense or sparse; -1 is none."""
+
+    data: Annotated[list[Annotated[int, Field(ge=-1, lt=2**31)]], Field(fail_fast=True)]
+    dtype: Text
+    shape: Annotated[list[Count], Field(fail_fast=True, max_length=MAX_DIMENSIONS)] = []
+    sparse_crow_indices: Annotated[list[Count], Field(fail_fast=True)] | None = None
+    sparse_col_indices: Annotated[list[Count], Field(fail_fast=True)] | None = None
+
+
 class SampleBody(Body):
     sampling_session_id: Id
     seq_id: Annotated[int, Field(ge=0, lt=2**63)]
@@ -187,7 +219,7 @@ class SampleBody(Body):
     prompt_logprobs: bool | None = None
     topk_prompt_logprobs: int = 0
     topk_sample_logprobs: int = 0
-    target_prompt_logprobs: dict[str, Any] | None = None
+    target_prompt_logprobs: Ids | None = None
     prompt_alt_tokens_k: int = 0
     prompt_logprobs_last_n: int | None = None
 

@@ -24,7 +24,7 @@ FLAGS: dict[str, Any] = {
     "proto_compress_fwdbwd": False,
     "sample_max_concurrent_requests": SAMPLES,
     "sample_join_sampling_session": True,
-    "custom_loss_server_side": False,
+    "custom_loss_server_side": True,
     # What clients of 0.24 and 0.25 must be told to behave like newer ones.
     "proto_write_fwdbwd": True,
     "fwd_via_fwdbwd": True,

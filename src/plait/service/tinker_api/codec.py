@@ -20,6 +20,7 @@ from plait.service.work import (
     Created,
     Kind,
     Loaded,
+    LossMade,
     SamplerMade,
     SampleWork,
     Saved,
@@ -63,7 +64,7 @@ class TinkerCodec:
                 return work.LoadCheckpoint(path=_path(load.path), optimizer=load.optimizer)
         raise RequestError(f"a request of kind {kind} has no body")
 
-    def write(self, kind: Kind, work: Work | SampleWork, answer: Answer) -> bytes:
+    def write(self, kind: Kind, work: Work | SampleWork | None, answer: Answer) -> bytes:
         """The body that answers it."""
         match answer:
             case ForwardResult():
@@ -85,6 +86,8 @@ class TinkerCodec:
                 return _json(
                     {"type": "save_weights_for_sampler", "sampling_session_id": answer.sampler_id}
                 )
+            case LossMade():
+                return _json({"type": str(kind), "loss_id": answer.loss_id})
             case Saved():
                 size = {"size_bytes": answer.size_bytes} if kind is Kind.SAVE_EXTERNAL else {}
                 return _json({"type": str(kind), "path": answer.path, **size})

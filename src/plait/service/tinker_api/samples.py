@@ -20,7 +20,7 @@ from plait.core.operations import (
     SamplingParams,
     StopReason,
 )
-from plait.service.tinker_api import schema
+from plait.service.tinker_api import alternatives, schema
 from plait.service.tinker_api.bodies import SampleBody, SamplingParamsBody
 from plait.service.work import SampleWork
 
@@ -30,12 +30,6 @@ NO_TOKEN, NO_LOGPROB = 0, -99999.0
 
 def read(body: SampleBody, *, max_context: int) -> SampleWork:
     """The work; RequestError names what is wrong or not supported."""
-    for name, asked in (
-        ("target_prompt_logprobs", body.target_prompt_logprobs is not None),
-        ("prompt_alt_tokens_k", body.prompt_alt_tokens_k > 0),
-    ):
-        if asked:
-            raise RequestError(f"{name} is not supported by this server: leave it out")
     prompt: list[int] = []
     for chunk in body.prompt.chunks:
         if chunk.type != "encoded_text":
@@ -55,6 +49,10 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
     ):
         if not 0 <= k <= MAX_TOPK:
             raise RequestError(f"{name} is {k}: give 0 to {MAX_TOPK}")
+    alternatives.check_draws(body.prompt_alt_tokens_k)
+    targets = None
+    if (told := body.target_prompt_logprobs) is not None:
+        targets = alternatives.read_targets(told, max(0, len(prompt) - 1))
     return SampleWork(
         prompt=tuple(prompt),
         n=body.num_samples,
@@ -63,6 +61,8 @@ def read(body: SampleBody, *, max_context: int) -> SampleWork:
         topk_prompt=body.topk_prompt_logprobs,
         topk_sample=body.topk_sample_logprobs,
         prompt_last=last,
+        targets=targets,
+        prompt_draws=body.prompt_alt_tokens_k,
     )
 
 
@@ -107,6 +107,10 @@ def write(work: SampleWork, answer: SampleResult) -> bytes:
         ranked: list[Ranked] = [()] * hidden
         ranked += answer.prompt_topk[hidden - 1 :]
         _rank(out.topk_prompt_logprobs, ranked, work.topk_prompt)
+    if work.targets is not None:
+        alternatives.write_targets(out.target_prompt_logprobs, work.targets, answer.prompt_targets)
+    if work.prompt_draws:
+        alternatives.write_draws(out.prompt_alt_tokens, answer.prompt_draws, work.prompt_draws)
     return bytes(out.SerializeToString())
 
 
@@ -137,6 +141,13 @@ def as_json(body: bytes) -> dict[str, Any]:
         told["prompt_logprobs"] = [None if value != value else value for value in row]
     if out.HasField("topk_prompt_logprobs"):
         told["topk_prompt_logprobs"] = _ranked_json(out.topk_prompt_logprobs)
+    if out.HasField("target_prompt_logprobs"):
+        told["target_prompt_logprobs"] = alternatives.as_json(out.target_prompt_logprobs)
+    if out.HasField("prompt_alt_tokens"):
+        told["prompt_alt_tokens"] = {
+            "tokens": alternatives.as_json(out.prompt_alt_tokens.tokens),
+            "logprobs": alternatives.as_json(out.prompt_alt_tokens.logprobs),
+        }
     return told
 
 

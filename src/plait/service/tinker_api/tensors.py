@@ -68,24 +68,32 @@ def _filled(name: str, csr: Any, values: Array, shape: Sequence[int]) -> Array:
     """A CSR matrix written out; what is not listed is 0."""
     if len(shape) != 2:
         raise RequestError(f"{name} is sparse: its shape {tuple(shape)} must have two numbers")
+    starts = _numbers(name, csr.crow_indices, np.dtype("<i8"))
+    columns = _numbers(name, csr.col_indices, np.dtype("<i8"))
+    rows = check_csr(name, shape, starts, columns, values.size)
+    out = np.zeros(shape, dtype=np.int64 if values.dtype.kind == "i" else np.float32)
+    out[rows, columns] = values
+    return out
+
+
+def check_csr(
+    name: str, shape: Sequence[int], starts: Array, columns: Array, n_values: int
+) -> Array:
+    """The row of each value; RequestError if a matrix's indices contradict what else it says."""
     n_rows, n_columns = shape
     if n_rows * n_columns > MAX_ELEMENTS:
         raise RequestError(f"{name} is sparse, of {n_rows} × {n_columns}: at most {MAX_ELEMENTS}")
-    starts = _numbers(name, csr.crow_indices, np.dtype("<i8"))
-    columns = _numbers(name, csr.col_indices, np.dtype("<i8"))
     counts = np.diff(starts)
     if (
         starts.size != n_rows + 1
         or starts[0] != 0
-        or starts[-1] != values.size
-        or values.size != columns.size
+        or starts[-1] != n_values
+        or n_values != columns.size
         or (counts < 0).any()
         or (columns.size and not 0 <= columns.min() <= columns.max() < n_columns)
     ):
         raise RequestError(f"{name} is sparse and its indices do not fit its shape and values")
-    out = np.zeros((n_rows, n_columns), dtype=np.int64 if values.dtype.kind == "i" else np.float32)
-    out[np.repeat(np.arange(n_rows), counts), columns] = values
-    return out
+    return np.repeat(np.arange(n_rows), counts)
 
 
 def _numbers(name: str, data: bytes, kind: "np.dtype[Any]") -> Array:

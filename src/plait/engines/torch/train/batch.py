@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from plait.engines.torch.custom.own import Own
 from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.prefix import families
 from plait.engines.torch.train.rows import Row, query_rows, whole_rows
@@ -26,6 +27,8 @@ class Stretch:
     """Targets of each of its sequences."""
     inputs_M: dict[str, torch.Tensor]
     """Loss inputs of its targets alone."""
+    own: tuple[Own | None, ...] = ()
+    """What a client's own loss reads of each of its sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,7 @@ def pack(runs: Sequence[Sequence[Checked]], device: torch.device, *, unit: int =
                 inputs_M={
                     name: join([d.inputs[name].reshape(-1) for d in run]) for name in run[0].inputs
                 },
+                own=tuple(d.own for d in run),
             )
         )
         start = end

@@ -12,6 +12,7 @@ import numpy as np
 from plait.core.errors import RequestError
 from plait.core.losses import INPUTS, Choice
 from plait.core.operations import Datum
+from plait.engines.torch.custom.own import Own
 from plait.engines.torch.sizes import Sizes
 
 
@@ -28,6 +29,8 @@ class Checked:
     """Of the same shape as the targets of scored positions."""
     moves: np.ndarray
     """Of that shape too: where the loss can have a slope."""
+    own: Own | None = None
+    """What a client's own loss reads; ``inputs`` are empty then."""
 
     @property
     def length(self) -> int:

@@ -13,13 +13,14 @@ from typing import Protocol
 
 import torch
 
-from plait.core.errors import EngineError, NotFinite, PlaitError
+from plait.core.errors import NotFinite, PlaitError
 from plait.core.operations import ForwardResult
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.lanes import Lanes, OnLayer
 from plait.engines.torch.train.adamw import has_norm
 from plait.engines.torch.train.batch import Packed
 from plait.engines.torch.train.losses import Chosen, Report, metrics
+from plait.engines.torch.train.own import OwnLoss
 from plait.engines.torch.train.params import RunParams
 from plait.engines.torch.train.passes import Plan, Share, passes
 
@@ -37,7 +38,7 @@ class Lesson(Share):
     """One run's share in a training pass."""
 
     params: RunParams
-    loss: Chosen
+    loss: Chosen | OwnLoss
     reports: list[Report] = field(default_factory=list)
 
     def outcome(self) -> ForwardResult | PlaitError:
@@ -53,7 +54,7 @@ class Found:
     what is wrong with its loss."""
 
     logprobs_M: torch.Tensor
-    by_run: list[tuple[Report, torch.Tensor] | EngineError]
+    by_run: list[tuple[Report, torch.Tensor] | PlaitError]
 
 
 def learn(
@@ -100,10 +101,14 @@ def _backward(
     params = [lesson.params.beside() for lesson in lessons]
     logprobs_M = forward(batch, params)
     totals: list[torch.Tensor] = []
-    found: list[tuple[Report, torch.Tensor] | EngineError] = []
+    found: list[tuple[Report, torch.Tensor] | PlaitError] = []
     rows = logprobs_M.split([sum(stretch.counts) for stretch in batch.stretches])
     for lesson, mine, stretch, mine_M in zip(lessons, params, batch.stretches, rows, strict=True):
-        total, report = lesson.loss(mine_M, stretch.inputs_M, stretch.counts)
+        try:
+            total, report = lesson.loss.on(mine_M, stretch)
+        except PlaitError as error:  # of a client's own loss
+            found.append(error)
+            continue
         if bool(torch.isfinite(total)):
             totals.append(total)
             found.append((report, mine.grad))
@@ -116,7 +121,7 @@ def _backward(
 
 def _keep(found: Found, lessons: Sequence[Lesson]) -> torch.Tensor:
     for lesson, mine in zip(lessons, found.by_run, strict=True):
-        if isinstance(mine, EngineError):
+        if isinstance(mine, PlaitError):
             lesson.error = mine
         elif lesson.error is None:
             report, grad = mine

@@ -12,12 +12,13 @@ being trained (``logp``), of the policy that drew the tokens (``logprobs``) and 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from plait.core import losses
 from plait.core.losses import Choice
+from plait.engines.torch.train.batch import Stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,10 @@ class Report:
     per_token: dict[str, float]
     """Sums of what is reported as a mean over tokens."""
     maxima: dict[str, float]
+    own: Mapping[str, float] = field(default_factory=dict)
+    """Sums over its data of a client's own metrics, under their whole names."""
+    data: int = 0
+    """How many data these are of."""
 
 
 def metrics(reports: Sequence[Report]) -> dict[str, float]:
@@ -39,6 +44,9 @@ def metrics(reports: Sequence[Report]) -> dict[str, float]:
         out[f"{name}:mean"] = sum(r.per_token[name] for r in reports) / tokens
     for name in reports[0].maxima:
         out[f"{name}:max"] = max(r.maxima[name] for r in reports)
+    for name in reports[0].own:
+        total = sum(r.own[name] for r in reports)
+        out[name] = total / sum(r.data for r in reports) if name.endswith(":mean") else total
     return out
 
 
@@ -118,6 +126,10 @@ class Chosen:
 
     choice: Choice
     formula: Formula
+
+    def on(self, logp_M: torch.Tensor, stretch: Stretch) -> tuple[torch.Tensor, Report]:
+        """What to derive of a run's part of a micro-batch, and its report."""
+        return self(logp_M, stretch.inputs_M, stretch.counts)
 
     def __call__(
         self, logp_M: torch.Tensor, inputs_M: Mapping[str, torch.Tensor], counts: Sequence[int]

@@ -21,6 +21,7 @@ from plait.core.ids import RunId
 from plait.engines.protocol import TrainStep
 from plait.engines.torch.exact import VECTOR
 from plait.engines.torch.lanes import Lanes, OnLayer
+from plait.engines.torch.memory import out_of_memory
 from plait.engines.torch.train.batch import Packed, pack
 from plait.engines.torch.train.checked import Checked
 from plait.engines.torch.train.packing import Batch, halves
@@ -92,7 +93,7 @@ def passes(
             try:
                 packed, found = result()
             except (RuntimeError, MemoryError) as e:
-                if not _out_of_memory(e):
+                if not out_of_memory(e):
                     raise
                 if len(here) > 1:  # each by itself may fit
                     again.append(begun.batch)
@@ -152,14 +153,6 @@ def _line_up(shares: Sequence[Share]) -> tuple[list[tuple[int, int]], list[Famil
             alike.append(Family(members=members, shared=f.shared))
         places += [(s, i) for i in scored]
     return places, alike
-
-
-def _out_of_memory(error: Exception) -> bool:
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or "can't allocate memory" in str(error)
-        or "not enough memory" in str(error)
-    )
 
 
 def _too_large(begun: _Begun[Share], cause: Exception) -> EngineError:

@@ -1,0 +1,1 @@
+"""A client's own loss, carried out for one datum at a time."""
