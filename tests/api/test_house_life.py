@@ -208,12 +208,17 @@ async def test_a_sessions_samplers_are_freed_where_the_disk_refused_it_or_a_kill
             assert len(h.store.samplers.live()) == 1
             if killed:
                 await h._stack.aclose()
+        kept = tmp_path / "samplers" / one.session_id
+        assert kept.exists()
+
+        def freed() -> bool:
+            return not h.store.samplers.live() and not kept.exists()
+
         if not killed:
-            await _until(lambda: not h.store.samplers.live())
+            await _until(freed)
     if killed:
         async with house(tmp_path, byte_model, sampling=None) as h:
-            await _until(lambda: not h.store.samplers.live())
-    assert not (tmp_path / "samplers" / one.session_id).exists()
+            await _until(freed)
 
 
 async def test_a_duty_of_the_house_that_fails_keeps_it_from_no_other(
