@@ -1,4 +1,5 @@
-"""A run driven from a script with the Tinker SDK: pip install 'tinker>=0.24,<0.39'
+"""A run driven from a script with the Tinker SDK: pip install tinker==0.38.0
+(0.24 and 0.25 work as well: they return clients at once, without .result())
 
     export TINKER_BASE_URL=http://127.0.0.1:8787 TINKER_API_KEY=tml-…
     python examples/401_tinker_script.py tiny
@@ -34,10 +35,10 @@ def datum(sample, advantage):
 
 def main():
     service = tinker.ServiceClient()
-    training = service.create_lora_training_client(base_model=sys.argv[1], rank=8, seed=0)
+    training = service.create_lora_training_client(base_model=sys.argv[1], rank=8, seed=0).result()
     params = types.SamplingParams(max_tokens=TOKENS, temperature=1.0, stop=[])
     for step in range(STEPS):
-        sampler = training.save_weights_and_get_sampling_client()
+        sampler = training.save_weights_and_get_sampling_client().result()
         prompt = types.ModelInput.from_ints(PROMPT)
         drawn = sampler.sample(prompt, num_samples=SAMPLES, sampling_params=params)
         samples = drawn.result().sequences

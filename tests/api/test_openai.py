@@ -13,8 +13,10 @@ from openai_support import Served, chatty, served
 from service_support import ALICE, SOON_S, Client
 
 from plait.core.errors import EngineError
+from plait.core.ids import JobId
 from plait.models.tokenizer import Tokenizer
 from plait.rewards.judge import Judge
+from plait.service.names import run_of
 from plait.service.work import CheckpointKind, Kind, SaveCheckpoint
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -244,6 +246,35 @@ async def test_a_text_that_cannot_fit_is_refused_unread(
     assert found.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="256 tokens fit here"):
         await chat(client, model, messages=[{"role": "user", "content": text}])
+
+
+async def test_a_name_that_two_jobs_have_is_listed_once(service: Served, model: str) -> None:
+    house = service.edge.house
+    ids = []
+    for number in (1, 2):
+        client = await Client.open(house)
+        await client.create(model)
+        await client.gradient(number)
+        await client.get(await client.step())
+        ids.append(client.model_id)
+        job = JobId(run_of(client.model_id))
+        house.store.jobs.submit(
+            job, tenant_id=ALICE.tenant_id, name="sums", spec={}, now=float(number)
+        )
+    alice = service.client(await service.key_of(ALICE.tenant_id))
+    names = [m.id async for m in alice.models.list()]
+    assert len(set(names)) == len(names)
+    assert {"sums@latest", f"{ids[0]}@latest"} <= set(names)
+    newest = (await chat(alice, "sums@latest")).system_fingerprint
+    assert newest == (await chat(alice, f"{ids[1]}@latest")).system_fingerprint
+
+
+async def test_of_a_field_of_several_shapes_the_one_meant_is_told(
+    service: Served, model: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"stop: List should have at most 16") as found:
+        await chat(service.client(), model, stop=["a"] * 17)
+    assert found.value.param == "stop"
 
 
 async def test_what_is_not_served_is_refused_with_the_field(service: Served, model: str) -> None:

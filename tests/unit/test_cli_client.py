@@ -14,7 +14,17 @@ import httpx
 import pytest
 
 from plait.cli import main, remote
-from plait.cli.client import checkpoints, download, jobs, keys, login, logs, server, tenants
+from plait.cli.client import (
+    account,
+    checkpoints,
+    download,
+    jobs,
+    keys,
+    login,
+    logs,
+    server,
+    tenants,
+)
 from plait.cli.client.profile import Profile, load_profile, save_profile
 from plait.cli.client.server import Server
 from plait.core.errors import ConfigError, RemoteError
@@ -53,7 +63,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[httpx.Re
             with Server(PROFILE, transport=httpx.MockTransport(handle)) as found:
                 yield found
 
-        for module in (jobs, logs, checkpoints, download, keys, tenants):
+        for module in (jobs, logs, checkpoints, download, account, keys, tenants):
             monkeypatch.setattr(module, "connected", connected)
         monkeypatch.setattr(time, "sleep", lambda s: None)
         return asked
@@ -240,6 +250,13 @@ def test_the_files_of_a_job(serving: Any, tmp_path: Path) -> None:
     names[:] = ["../evil"]
     assert code(remote.download, "sums", out=tmp_path / "other") == 1
     assert not (tmp_path / "other").exists()
+
+
+def test_an_operator_asks_for_a_tenants_usage(serving: Any) -> None:
+    total = {"prompt_tokens": 0}
+    asked = serving(lambda request: httpx.Response(200, json={"usage": [], "total": total}))
+    assert code(remote.usage, by="day", tenant="vision") == 0
+    assert dict(asked[0].url.params) == {"by": "day", "tenant_id": "vision"}
 
 
 def test_checkpoints_are_pinned_unpinned_and_deleted(

@@ -2,8 +2,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,13 @@ def test_smollm2_is_converted_once_into_the_cache(
     assert resolve("smollm2-135m", cache_dir=tmp_path / "cache") == first
     assert converted == [package]
     assert first.is_relative_to(tmp_path / "cache")
+
+
+def test_the_extra_brings_all_that_converting_needs() -> None:
+    """transformers refuses GGUF files without accelerate, which other extras may have brought."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extra = project["project"]["optional-dependencies"]["smollm2"]
+    assert {"gguf", "accelerate"} <= {re.split(r"[^\w-]", line)[0] for line in extra}
 
 
 def test_smollm2_entry_tells_whether_it_is_converted(tmp_path: Path, package: Path) -> None:

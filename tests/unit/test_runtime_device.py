@@ -4,12 +4,14 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from foreign_models import foreign_model
 
 from plait.cli import main
 from plait.cli.resume import overridden
+from plait.cli.serve import serve_command
 from plait.cluster import devices
 from plait.cluster.devices import CudaDevice
 from plait.core.errors import CapacityError, ConfigError, EngineError
@@ -201,6 +203,23 @@ def test_more_workers_than_a_machine_has_room_for_are_refused(kind: str) -> None
 def test_a_step_limit_that_no_worker_could_keep_or_break_is_refused(limit_s: float) -> None:
     with pytest.raises(ConfigError, match="give 10 or more seconds, or leave it out for 1800"):
         Settings(device="cpu", step_limit_s=limit_s).resolve(SHAPE)
+
+
+@pytest.mark.parametrize("wrong", [{"step_limit_s": 5.0}, {"cores": 5000}, {"kv_blocks": -1}])
+def test_a_service_is_not_started_with_what_no_model_could_run_with(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError):
+        serve_command(
+            tmp_path / "house",
+            [],
+            bind="127.0.0.1:0",
+            database=None,
+            policy=None,
+            asked=Settings(**wrong),
+            allow_code=False,
+        )
+    assert not (tmp_path / "house").exists()
 
 
 def test_a_step_limit_is_what_was_asked_for_or_half_an_hour() -> None:

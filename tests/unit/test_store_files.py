@@ -88,7 +88,7 @@ def test_a_store_that_is_behind_its_versions_by_more_than_a_crash_is_told(tmp_pa
     versions.check_rows(2)
     versions.check_rows(1)
     for last in (0, -1):
-        with pytest.raises(StoreError, match=r"000002 is there and store\.db knows no version"):
+        with pytest.raises(StoreError, match=r"000002 is there and the store knows no version"):
             versions.check_rows(last)
     assert versions.versions() == [0, 1, 2]
 
@@ -102,7 +102,7 @@ def test_a_store_that_is_behind_by_one_version_is_told_from_a_crash(tmp_path: Pa
     versions.check_rows(1)
     versions.note_committed(2)
     versions.check_rows(2)
-    with pytest.raises(StoreError, match=r"version 2 of .* was committed and store\.db ends at 1"):
+    with pytest.raises(StoreError, match=r"version 2 of .* was committed and the store ends at 1"):
         versions.check_rows(1)
     (tmp_path / "one" / "committed").write_text("")  # the power failed
     versions.check_rows(1)

@@ -15,7 +15,7 @@ tenants = typer_app("Tenants (for operators): list them, add one, change one.", 
 
 
 def login(
-    url: Annotated[str, typer.Argument(help="Of the server, such as http://127.0.0.1:8311.")],
+    url: Annotated[str, typer.Argument(help="Of the server, such as http://127.0.0.1:8787.")],
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Remember a server and a key; the key is asked for, or read from standard input."""
@@ -165,13 +165,16 @@ def quota(format: FormatOption = Format.TABLE) -> None:
 
 def usage(
     by: Annotated[str, typer.Option(help="run or day.")] = "run",
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose (operators only); default: yours.")
+    ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """What you have used."""
     with told():
         from plait.cli.client.account import usage_command
 
-        raise SystemExit(usage_command(by=by, as_json=format is Format.JSON))
+        raise SystemExit(usage_command(by=by, tenant=tenant, as_json=format is Format.JSON))
 
 
 @keys.callback()

@@ -24,6 +24,7 @@ def serve_command(
     except ImportError as error:
         raise ConfigError(f"plait serve needs {error.name}: pip install 'plait[serve]'") from error
     make(policy or DEFAULT)  # refuses what is none, before anything is opened
+    asked.check()  # else a model would be refused, when it is first asked for
     return run(
         Plan(
             directory=directory,

@@ -83,8 +83,8 @@ class Settings:
     """A job gives the same bits every time, alone or shared: sums have one order whatever the batch
     and the threads, and a batch is drawn from the version that its number says."""
 
-    def resolve(self, shape: ModelShape) -> "Settings":
-        """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
+    def check(self) -> None:
+        """ConfigError if a number is none that any model could run with."""
         cores = self.cores or len(os.sched_getaffinity(0))
         counts = self.kv_blocks, self.rollout_workers, self.training_workers
         if min(cores, self.max_seqs) < 1 or min(counts) < 0:
@@ -104,6 +104,11 @@ class Settings:
                 f"a step limit of {self.step_limit_s:g} s: give {MIN_STEP_LIMIT_S:g} or more "
                 f"seconds, or leave it out for {STEP_LIMIT_S:g}"
             )
+
+    def resolve(self, shape: ModelShape) -> "Settings":
+        """The same with every 0 replaced; ConfigError or CapacityError if that is impossible."""
+        self.check()
+        cores = self.cores or len(os.sched_getaffinity(0))
         if self.deterministic and shape.by_transformers:
             raise ConfigError(
                 f"{shape.name} runs through transformers, and deterministic mode is for models of "

@@ -143,7 +143,7 @@ class VersionDirs:
         if (newest := max(self.versions(), default=-1)) > last + 1:
             known = f"no version after {last}" if last >= 0 else "no version"
             raise StoreError(
-                f"{self.path(newest)} is there and store.db knows {known}: restore the store.db "
+                f"{self.path(newest)} is there and the store knows {known}: restore the one "
                 "that belongs to it, or start anew in another directory"
             )
         try:
@@ -152,7 +152,7 @@ class VersionDirs:
             return
         if noted > last:
             raise StoreError(
-                f"version {noted} of {self.root} was committed and store.db ends at {last}: it is "
+                f"version {noted} of {self.root} was committed and the store ends at {last}: it is "
                 "an older copy. Restore the one that belongs to the versions; or, to go on from "
                 f"{last} and give up what followed, remove {self._committed}"
             )

@@ -32,12 +32,12 @@ def quota_command(*, as_json: bool) -> int:
     return 0
 
 
-def usage_command(*, by: str, as_json: bool) -> int:
-    """The ledger, by run or day, and its sum."""
+def usage_command(*, by: str, tenant: str | None, as_json: bool) -> int:
+    """The ledger, by run or day, and its sum: one's own, or another tenant's for an operator."""
     if by not in BY:
         raise ConfigError(f"--by must be run or day, not {by}")
     with connected() as server:
-        found = server.get("/v1/usage", by=by)
+        found = server.get("/v1/usage", by=by, tenant_id=tenant)
     if as_json:
         show_json(found)
         return 0

@@ -12,7 +12,7 @@ from plait.core.errors import ConfigError
 def login_command(url: str, *, as_json: bool) -> int:
     """Remember ``url`` with the key that is asked for, or that standard input holds."""
     if "://" not in url:
-        raise ConfigError(f"{url} is no address: it looks like http://127.0.0.1:8311")
+        raise ConfigError(f"{url} is no address: it looks like http://127.0.0.1:8787")
     key = (getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key:
         raise ConfigError("no key was given: plait serve prints one, plait keys add makes one")

@@ -132,7 +132,9 @@ class Catalog:
 
     def _runs(self, who: Who) -> list[tuple[str, float]]:
         store = self._house.store
-        job_names = {_run_id(j): j.name for j in store.jobs.list(tenant_id=who.tenant_id)}
+        # A name that several jobs have is the newest one's, as where it is looked up.
+        named = {j.name: _run_id(j) for j in store.jobs.list(tenant_id=who.tenant_id)}
+        job_names = {run_id: name for name, run_id in named.items()}
         found = []
         for row in store.runs.list(tenant_id=who.tenant_id)[-LISTED_RUNS:]:
             versions = store.mutations.versions(row.run_id)

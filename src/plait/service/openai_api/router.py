@@ -157,8 +157,11 @@ def _stream(asked: Asked, tell: stream.Choice, **options: Any) -> Response:
 
 
 def _refusal(error: RequestValidationError) -> JSONResponse:
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    found = error.errors()
+    # Of a field that takes several shapes, what is wrong with the one that was meant.
+    first = next((one for one in found if not one["type"].endswith("_type")), found[0])
+    named = (str(part) for part in first["loc"] if part != "body")
+    place = [part for part in named if part.isidentifier() or part.isdecimal()]
     param = place[0] if place else None
     why = next((UNSERVED[p] for p in place if p in UNSERVED), None)
     if first["type"] == "extra_forbidden":
