@@ -199,6 +199,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         by_hand(node("a", "torch.exp", ref("logprobs"), out=ref("logprobs")), SUM),
         "the option 'out'",
     ),
+    "an option that is a sentence": (
+        by_hand(node("a", "torch.exp", ref("logprobs"), **{"can't allocate memory": 1}), SUM),
+        '"can\'t allocate memory"',
+    ),
     "an attribute that is none of these": (
         by_hand(node("a", "getattr", ref("logprobs"), "__class__"), SUM),
         "the attribute '__class__'",

@@ -182,7 +182,7 @@ class _Reader:
         else:
             self._values(name, node["args"], refs, 0)
             for key, value in node["kwargs"].items():
-                if key in REFUSED_OPTIONS or not isinstance(key, str) or len(key) > MAX_NAME:
+                if key in REFUSED_OPTIONS or not _NODE.fullmatch(key):
                     raise self._error(f"gives {ours} the option {key!r:.80}, which is not taken")
                 self._value(name, value, refs, 0)
         of_one = node["args"] and _ref(node["args"][0]) is not None

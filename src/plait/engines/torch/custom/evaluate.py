@@ -16,11 +16,13 @@ import torch
 from plait.core.custom_losses import CustomLoss, Node
 from plait.core.errors import NotFinite, RequestError
 from plait.engines.torch.custom.operations import MAX_INT, function_of
-from plait.engines.torch.custom.sizes import elements
+from plait.engines.torch.custom.sizes import elements, extent
 from plait.engines.torch.memory import out_of_memory
 
 NODE_BYTES = 8 * 1024
 """What a node counts for at least: its time (some 30 µs with its gradient) is that of so much."""
+ITEM_BYTES = 1024
+"""What each of a list of arguments counts for: 3 µs, with its gradient."""
 _DTYPES = {
     "bool": torch.bool,
     "float": torch.float32,
@@ -118,7 +120,7 @@ class _Run:
         charged = self._charge(NODE_BYTES, width * elements(node.target, args, kwargs))
         made = function(*args)
         _check(made)
-        size = sum(t.element_size() * t.numel() for t in _tensors([made]))
+        size = sum(t.element_size() * extent(t.shape) for t in _tensors([made]))
         self._charge(0, size - charged)
         return made
 
@@ -134,7 +136,7 @@ class _Run:
 
     def _value(self, told: Any) -> Any:
         if isinstance(told, list):
-            return [self._value(each) for each in told]
+            return self._several(told)
         if not isinstance(told, dict):
             return told
         ((kind, inner),) = told.items()
@@ -142,7 +144,7 @@ class _Run:
             case "ref":
                 return self._values[inner]
             case "tuple":
-                return tuple(self._value(each) for each in inner)
+                return tuple(self._several(inner))
             case "slice":
                 return slice(*(self._value(each) for each in inner))
             case "ellipsis":
@@ -154,6 +156,10 @@ class _Run:
             case "device":
                 return torch.device(inner)
         raise RequestError(f"an argument of the kind {kind!r:.40}")
+
+    def _several(self, told: list[Any]) -> list[Any]:
+        self._charge(0, ITEM_BYTES * len(told))
+        return [self._value(each) for each in told]
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
