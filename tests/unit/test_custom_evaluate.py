@@ -135,6 +135,15 @@ WRONG: dict[str, tuple[list[Any], type[PlaitError], str]] = {
         NotFinite,
         "is not finite",
     ),
+    "not finite as fp32": (
+        [
+            node("wide", "double", ref("logprobs"), op="call_method"),
+            node("sum", "torch.sum", ref("wide")),
+            node("loss", "torch.add", ref("sum"), 1e300),
+        ],
+        NotFinite,
+        "is not finite",
+    ),
     "a slope that is not finite": (
         [
             node("a", "operator.sub", ref("logprobs"), ref("logprobs")),

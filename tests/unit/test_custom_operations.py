@@ -228,6 +228,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("functional.relu", (X, True), {}, "at most 1"),
     ("functional.silu", (X, 1), {}, "at most 1"),
     ("functional.normalize", (X, 2.0, 1, 1e-12, X), {}, "at most 4"),
+    ("functional.mse_loss", (X, P), {"size_average": False}, "say reduction"),
     ("operator.mul", ((1,), 10**9), {}, "neither a tensor nor a number"),
     ("operator.add", ((1,), (2,)), {}, "neither a tensor nor a number"),
     ("operator.mod", ("%99999999d", 1), {}, "neither a tensor nor a number"),

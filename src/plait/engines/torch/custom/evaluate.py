@@ -195,7 +195,8 @@ def _scalar(loss: CustomLoss, value: Any) -> torch.Tensor:
         raise RequestError(f"{_of(loss)} must return one number, not what is {shape}")
     if not value.requires_grad:
         raise RequestError(f"{_of(loss)} has no gradient by its log-probs")
-    if not bool(torch.isfinite(value.detach())):
+    # As fp32, whatever it is: so the sum over all data, in fp64, is a number too.
+    if not bool(torch.isfinite(value.detach().float())):
         raise NotFinite(f"{_of(loss)} is not finite: check its inputs and log-probs")
     return value
 

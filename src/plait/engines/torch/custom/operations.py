@@ -177,5 +177,7 @@ def function_of(target: str, kwargs: dict[str, Any]) -> Callable[..., Any]:
     """What carries out an operation with these options; RequestError on one that is not taken."""
     if kwargs.get("inplace"):
         raise RequestError("nothing is done in place here")
+    if any(kwargs.get(name) is not None for name in ("size_average", "reduce")):
+        raise RequestError("size_average and reduce are not taken: say reduction")
     wanted = {key: value for key, value in kwargs.items() if key not in DROPPED}
     return partial(FUNCTIONS[target], **wanted)
