@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from plait.core.custom_losses import CustomLoss, Node
+from plait.core.custom_ops import DTYPES
 from plait.core.errors import NotFinite, RequestError
 from plait.engines.torch.custom.operations import MAX_INT, function_of
 from plait.engines.torch.custom.sizes import elements, extent
@@ -23,17 +24,7 @@ NODE_BYTES = 8 * 1024
 """What a node counts for at least: its time (some 30 µs with its gradient) is that of so much."""
 ITEM_BYTES = 1024
 """What each of a list of arguments counts for: 3 µs, with its gradient."""
-_DTYPES = {
-    "bool": torch.bool,
-    "float": torch.float32,
-    "float32": torch.float32,
-    "double": torch.float64,
-    "float64": torch.float64,
-    "int": torch.int32,
-    "int32": torch.int32,
-    "long": torch.int64,
-    "int64": torch.int64,
-}
+_DTYPES = {name: getattr(torch, name) for name in DTYPES}
 _FAULTS = (
     RuntimeError,
     TypeError,

@@ -153,8 +153,8 @@ def _made(name: str) -> Callable[..., Any]:
         case "special":
             return getattr(torch.special, rest)
         case "functional":
-            function = {"silu": torch.nn.functional.silu, "relu": torch.relu}.get(rest)
-            return _at_most(POSITIONAL.get(name, 6), function or getattr(F, rest))
+            function = torch.relu if rest == "relu" else getattr(F, rest)
+            return _at_most(POSITIONAL.get(name, 6), function)
         case "method":
             return _method(rest)
         case "math":
