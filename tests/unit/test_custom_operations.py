@@ -184,6 +184,8 @@ SAID: list[tuple[str, tuple[Any, ...], int]] = [
     ("torch.where", (COLUMN > 0, ROW, 0.0), 10**10),
     ("method.masked_fill", (COLUMN, ROW > 0, 0.0), 10**10),
     ("torch.sort", (COLUMN,), SLOW * 10**5),
+    ("torch.cosine_similarity", (COLUMN, COLUMN, 1), SLOW * 10**5),
+    ("method.std", (COLUMN, 1), SLOW * 10**5),
     ("method.expand", (COLUMN, -1, LARGE), 10**14),
     ("method.expand", (COLUMN, [LARGE, 10**5, LARGE]), 10**23),
     ("torch.broadcast_to", (COLUMN, (10**5, LARGE)), 10**14),

@@ -15,7 +15,7 @@ from plait.core.custom_ops import OPERATIONS, Makes
 from plait.core.errors import RequestError
 
 SLOW = 16
-"""Times as long as an addition: sorting, and functions that are series."""
+"""Times as long as an addition: sorting, functions that are series, spreads of short rows."""
 
 
 def elements(target: str, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
