@@ -18,7 +18,7 @@ from plait.core.custom_losses import CustomLoss
 from plait.core.custom_ops import OPERATIONS
 from plait.core.errors import NotFinite, PlaitError, RequestError
 from plait.core.operations import Datum
-from plait.engines.torch.custom.evaluate import NODE_BYTES, Evaluated, evaluate
+from plait.engines.torch.custom.evaluate import ITEM_BYTES, NODE_BYTES, Evaluated, evaluate
 from plait.engines.torch.custom.own import DATUM_BYTES, REQUEST_BYTES, own_parts
 
 T, K = 6, 3
@@ -135,6 +135,15 @@ WRONG: dict[str, tuple[list[Any], type[PlaitError], str]] = {
         NotFinite,
         "is not finite",
     ),
+    "not finite as fp32": (
+        [
+            node("wide", "double", ref("logprobs"), op="call_method"),
+            node("sum", "torch.sum", ref("wide")),
+            node("loss", "torch.add", ref("sum"), 1e300),
+        ],
+        NotFinite,
+        "is not finite",
+    ),
     "a slope that is not finite": (
         [
             node("a", "operator.sub", ref("logprobs"), ref("logprobs")),
@@ -247,6 +256,16 @@ GREEDY: dict[str, list[Any]] = {
         ],
         node("loss", "torch.sum", ref("n4")),
     ],
+    "nothing in a large shape": [
+        node("empty", "operator.getitem", ref("logprobs"), {"slice": [0, 0, None]}),
+        node("a", "reshape", ref("empty"), 10**9, 0, op="call_method"),
+        SUM,
+    ],
+    "the items of one large value": [
+        node("w", "repeat", ref("logprobs"), 10**6, op="call_method"),
+        *[node(f"n{i}", "operator.getitem", ref("w"), i) for i in range(3)],
+        node("loss", "torch.add", ref("n0"), ref("n1")),
+    ],
     "broadcast inside a reduction": [
         node("w", "repeat", ref("logprobs"), 5000, op="call_method"),
         node("c", "unsqueeze", ref("w"), 1, op="call_method"),
@@ -281,6 +300,16 @@ def test_many_nodes_count_too() -> None:
     evaluated(of(*nodes), allowance=2 * NODE_BYTES)
     with pytest.raises(RequestError, match="too large"):
         evaluated(of(*nodes), allowance=2 * NODE_BYTES - 1)
+
+
+def test_many_arguments_count_too() -> None:
+    nodes = [
+        node("n0", "operator.getitem", ref("logprobs"), [0] * 200),
+        node("loss", "torch.sum", ref("n0")),
+    ]
+    evaluated(of(*nodes), allowance=2 * NODE_BYTES + 200 * ITEM_BYTES)
+    with pytest.raises(RequestError, match="too large"):
+        evaluated(of(*nodes), allowance=2 * NODE_BYTES + 200 * ITEM_BYTES - 1)
 
 
 def datum(n: int = 4, **inputs: Any) -> Datum:

@@ -184,6 +184,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a reference to a number": (_value({"ref": 1}), "no earlier node"),
     "a text": (_value("os"), "the text 'os'"),
     "a large number": (_value(2**63), "64 bits"),
+    "a whole number as large as a float": (_value(10**30), "64 bits"),
     "no number": (_value(float("nan")), "64 bits"),
     "an object of two keys": (_value({"ref": "logprobs", "tuple": []}), "no value"),
     "an unknown object": (_value({"code": "1"}), "'code'"),
@@ -198,6 +199,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "an option that writes": (
         by_hand(node("a", "torch.exp", ref("logprobs"), out=ref("logprobs")), SUM),
         "the option 'out'",
+    ),
+    "an option that is a sentence": (
+        by_hand(node("a", "torch.exp", ref("logprobs"), **{"can't allocate memory": 1}), SUM),
+        '"can\'t allocate memory"',
     ),
     "an attribute that is none of these": (
         by_hand(node("a", "getattr", ref("logprobs"), "__class__"), SUM),
@@ -236,6 +241,11 @@ def test_a_graph_that_is_wrong_is_refused_in_one_line(case: str) -> None:
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+def test_a_mask_may_be_filled_with_the_least_float() -> None:
+    least = -3.4028234663852886e38
+    assert read(_value(least)).nodes[0].args[1] == least
 
 
 def test_there_are_so_many_nodes_at_most() -> None:

@@ -20,6 +20,7 @@ from plait.engines.torch.custom.sizes import SLOW, elements
 X = torch.linspace(-2.0, -0.1, 12).reshape(3, 4)
 P = X.exp()
 I3 = torch.tensor([[0, 2, 1, 0]])
+LEAST_64 = torch.full((1, 4), -(2**63))
 
 
 def test_every_name_has_a_function() -> None:
@@ -183,6 +184,8 @@ SAID: list[tuple[str, tuple[Any, ...], int]] = [
     ("torch.where", (COLUMN > 0, ROW, 0.0), 10**10),
     ("method.masked_fill", (COLUMN, ROW > 0, 0.0), 10**10),
     ("torch.sort", (COLUMN,), SLOW * 10**5),
+    ("torch.cosine_similarity", (COLUMN, COLUMN, 1), SLOW * 10**5),
+    ("method.std", (COLUMN, 1), SLOW * 10**5),
     ("method.expand", (COLUMN, -1, LARGE), 10**14),
     ("method.expand", (COLUMN, [LARGE, 10**5, LARGE]), 10**23),
     ("torch.broadcast_to", (COLUMN, (10**5, LARGE)), 10**14),
@@ -200,6 +203,19 @@ SAID: list[tuple[str, tuple[Any, ...], int]] = [
     ("operator.getitem", (COLUMN, WIDE), 10**8),
     ("torch.gather", (COLUMN, 0, WIDE), 10**8),
     ("torch.index_select", (ROW, 0, torch.zeros(10**5, dtype=torch.long)), 10**10),
+    # Nothing of a size: what goes over it makes as much as the other sizes say.
+    ("torch.sum", (X.new_zeros(LARGE, 0), 1), LARGE),
+    ("method.new_zeros", (X, LARGE, 0), LARGE),
+    ("method.reshape", (X.new_zeros(LARGE, 0), (0, LARGE)), LARGE),
+    ("method.expand", (X.new_zeros(1, 0), LARGE, 0), LARGE),
+    ("method.repeat", (X, 0, LARGE), 12 * LARGE),
+    ("torch.tile", (X, (LARGE, 0)), 12 * LARGE),
+    ("torch.matmul", (X.new_zeros(10**5, 0), X.new_zeros(0, 10**5)), 10**10),
+    ("torch.matmul", (X.new_zeros(LARGE, 1, 0, 64), X.new_zeros(2, 64, 64)), 2 * 64**2 * LARGE),
+    ("operator.getitem", (X.new_zeros(LARGE, 1), (slice(None), slice(0, 0))), LARGE),
+    # Of much, little: its gradient is much.
+    ("operator.getitem", (COLUMN, 3), 10**5),
+    ("torch.take", (COLUMN, torch.tensor([0])), 10**5),
 ]
 
 
@@ -214,6 +230,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("functional.relu", (X, True), {}, "at most 1"),
     ("functional.silu", (X, 1), {}, "at most 1"),
     ("functional.normalize", (X, 2.0, 1, 1e-12, X), {}, "at most 4"),
+    ("functional.mse_loss", (X, P), {"size_average": False}, "say reduction"),
     ("operator.mul", ((1,), 10**9), {}, "neither a tensor nor a number"),
     ("operator.add", ((1,), (2,)), {}, "neither a tensor nor a number"),
     ("operator.mod", ("%99999999d", 1), {}, "neither a tensor nor a number"),
@@ -225,6 +242,17 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("torch.where", (X > -1,), {}, "two values"),
     ("method.where", (X, X > -1), {}, "two values"),
     ("method.view", (X, torch.bool), {}, "view takes sizes"),
+    ("torch.div", (LEAST_64, -1), {"rounding_mode": "trunc"}, "the least whole number"),
+    ("method.div", (LEAST_64, -I3 // I3.clamp(1)), {"rounding_mode": "trunc"}, "the least"),
+    (
+        "torch.divide",
+        (torch.full((9,), -(2**31), dtype=torch.int32), -1),
+        {"rounding_mode": "trunc"},
+        "the least",
+    ),
+    ("operator.floordiv", (-(2**63), -LEAST_64.clamp(min=1)), {}, "the least"),
+    ("torch.remainder", (LEAST_64,), {"other": -1}, "the least"),
+    ("torch.fmod", (LEAST_64, -1), {}, "the least"),
 ]
 
 
@@ -235,6 +263,22 @@ def test_what_it_is_not_for_is_refused(
     name, args, kwargs, why = call
     with pytest.raises(RequestError, match=why):
         function_of(name, kwargs)(*args)
+
+
+@pytest.mark.parametrize("index", [[torch.zeros(9).long()], [[0] * 9] * 9, [slice(None)], [None]])
+def test_a_list_of_indices_is_of_whole_numbers(index: Any) -> None:
+    """Of anything else torch makes several indices: it would pick more than was said."""
+    with pytest.raises(RequestError, match="of whole numbers"):
+        elements("operator.getitem", (X, index), {})
+
+
+def test_whole_numbers_are_divided_else() -> None:
+    for mode in ("trunc", "floor"):
+        divide = function_of("torch.div", {"rounding_mode": mode})
+        assert torch.equal(divide(I3, -1), torch.div(I3, -1, rounding_mode=mode))
+        assert torch.equal(divide(LEAST_64, 3), torch.div(LEAST_64, 3, rounding_mode=mode))
+        assert torch.equal(divide(LEAST_64, -1.0), torch.div(LEAST_64, -1.0, rounding_mode=mode))
+    assert function_of("operator.mod", {})(7, 3) == 1
 
 
 def test_a_power_of_whole_numbers_stays_small() -> None:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from plait.core.custom_losses import LOGPROBS, CustomLoss, Input, Node
@@ -182,7 +183,7 @@ class _Reader:
         else:
             self._values(name, node["args"], refs, 0)
             for key, value in node["kwargs"].items():
-                if key in REFUSED_OPTIONS or not isinstance(key, str) or len(key) > MAX_NAME:
+                if key in REFUSED_OPTIONS or not _NODE.fullmatch(key):
                     raise self._error(f"gives {ours} the option {key!r:.80}, which is not taken")
                 self._value(name, value, refs, 0)
         of_one = node["args"] and _ref(node["args"][0]) is not None
@@ -211,7 +212,8 @@ class _Reader:
         if told is None:
             return
         if isinstance(told, int | float):
-            if not -(2**63) <= told < 2**63:
+            fits = -(2**63) <= told < 2**63 if isinstance(told, int) else isfinite(told)
+            if not fits:
                 raise self._error(f"has a number in the node {node} that 64 bits do not hold")
             return
         if isinstance(told, str):

@@ -19,7 +19,7 @@ class Makes(StrEnum):
     EACH = "each"
     """As much as its arguments, broadcast together."""
     SLOWLY = "slowly"
-    """The same, at many times the time (it sorts, or sums a series)."""
+    """The same, at many times the time: it sorts, sums a series, or takes short rows one by one."""
     VIEW = "view"
     """As much as its arguments hold."""
     GROWN = "grown"
@@ -34,15 +34,17 @@ _EACH = """
 abs absolute acos acosh add addcdiv addcmul all amax amin any argmax argmin asin asinh atan atan2
 atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min clip clone
 copysign cos cosh count_nonzero cumsum detach div divide eq erf erfc exp exp2 expm1 fix flip floor
-floor_divide fmax fmin fmod frac ge greater greater_equal gt heaviside hypot isclose isfinite isinf
-isnan isneginf isposinf le lerp less less_equal log log10 log1p log2 log_softmax logaddexp
-logaddexp2 logical_and logical_not logical_or logical_xor logit logsumexp lt masked_fill
-masked_select max maximum mean min minimum mul multiply nan_to_num nanmean nansum ne neg negative
-norm not_equal positive pow prod reciprocal relu remainder roll round rsqrt sgn sigmoid sign
-signbit sin sinh softmax sqrt square std sub subtract sum tan tanh tril triu true_divide trunc var
-where xlogy
+floor_divide fmax fmin fmod frac ge greater greater_equal gt heaviside hypot isclose isfinite
+isinf isnan isneginf isposinf le lerp less less_equal log log10 log1p log2 log_softmax logaddexp
+logaddexp2 logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select
+max maximum mean min minimum mul multiply nan_to_num nanmean nansum ne neg negative not_equal
+positive pow prod reciprocal relu remainder roll round rsqrt sgn sigmoid sign signbit sin sinh
+softmax sqrt square sub subtract sum tan tanh tril triu true_divide trunc where xlogy
 """
-_SLOWLY = "argsort cummax cummin digamma erfinv kthvalue lgamma logcumsumexp median sort topk"
+_SLOWLY = """
+argsort cummax cummin digamma erfinv kthvalue lgamma logcumsumexp logit median norm sort std topk
+var
+"""
 _VIEW = """
 diagonal flatten movedim narrow permute ravel reshape select squeeze swapaxes t transpose unsqueeze
 """
@@ -59,7 +61,8 @@ _BOTH = {
 
 _ALONE = {
     "torch": {
-        Makes.EACH: "cosine_similarity full_like ones_like zeros_like std_mean var_mean",
+        Makes.EACH: "full_like ones_like zeros_like",
+        Makes.SLOWLY: "cosine_similarity std_mean var_mean",
         Makes.GROWN: "broadcast_to cat concat stack",
     },
     "method": {
@@ -69,15 +72,16 @@ _ALONE = {
         Makes.FACT: "dim ndimension nelement numel size",
     },
     "functional": {
-        Makes.EACH: "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity gelu "
-        "huber_loss kl_div l1_loss log_softmax logsigmoid mse_loss normalize relu sigmoid silu "
-        "smooth_l1_loss softmax softmin softplus tanh",
+        Makes.EACH: "binary_cross_entropy binary_cross_entropy_with_logits gelu huber_loss kl_div "
+        "l1_loss log_softmax logsigmoid mse_loss relu sigmoid silu smooth_l1_loss softmax softmin "
+        "softplus tanh",
+        Makes.SLOWLY: "cosine_similarity normalize",
         Makes.GROWN: "pad",
     },
     "special": {
-        Makes.EACH: "entr erf erfc exp2 expit expm1 log1p log_softmax logit logsumexp ndtr softmax "
+        Makes.EACH: "entr erf erfc exp2 expit expm1 log1p log_softmax logsumexp ndtr softmax "
         "xlog1py xlogy",
-        Makes.SLOWLY: "digamma erfinv gammaln log_ndtr ndtri",
+        Makes.SLOWLY: "digamma erfinv logit gammaln log_ndtr ndtri",
     },
     "operator": {
         Makes.EACH: "abs add and_ eq floordiv ge gt invert le lt mod mul ne neg or_ pos pow sub "

@@ -5,8 +5,7 @@ import torch
 
 def out_of_memory(error: Exception) -> bool:
     """True if less at once might do."""
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or "can't allocate memory" in str(error)
-        or "not enough memory" in str(error)
-    )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    return "can't allocate memory" in said or "not enough memory" in said

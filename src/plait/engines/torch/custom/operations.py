@@ -18,6 +18,10 @@ from plait.core.custom_ops import ATTRIBUTES, GETATTR, OPERATIONS
 from plait.core.errors import RequestError
 
 MAX_INT = 2**63
+LEAST = (-(2**31), -MAX_INT)
+"""Whole numbers, of 32 bits and of 64."""
+DIVISIONS = ("div", "divide", "floor_divide", "floordiv", "fmod", "mod", "remainder")
+"""What divides whole numbers."""
 MAX_EXPONENT = 64
 """Of a power of whole numbers; others are computed as floats."""
 POSITIONAL = {
@@ -108,6 +112,21 @@ def _view(*args: Any, **kwargs: Any) -> Any:
     return torch.Tensor.view(*args)
 
 
+def _division(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The least whole number divided by -1 is none any more: the processor ends the process."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        of = [*args, *kwargs.values()]
+        if any(isinstance(v, float) or (torch.is_tensor(v) and v.is_floating_point()) for v in of):
+            return function(*args, **kwargs)
+        whole = [torch.as_tensor(v).long() for v in of if isinstance(v, int | torch.Tensor)]
+        if any((v == -1).any() for v in whole) and any(v.eq(m).any() for v in whole for m in LEAST):
+            raise RequestError("the least whole number is not divided by -1")
+        return function(*args, **kwargs)
+
+    return call
+
+
 _SPECIAL = {
     "torch.where": _choice(torch.where),
     "method.where": _choice(torch.Tensor.where),
@@ -134,8 +153,8 @@ def _made(name: str) -> Callable[..., Any]:
         case "special":
             return getattr(torch.special, rest)
         case "functional":
-            function = {"silu": torch.nn.functional.silu, "relu": torch.relu}.get(rest)
-            return _at_most(POSITIONAL.get(name, 6), function or getattr(F, rest))
+            function = torch.relu if rest == "relu" else getattr(F, rest)
+            return _at_most(POSITIONAL.get(name, 6), function)
         case "method":
             return _method(rest)
         case "math":
@@ -145,12 +164,20 @@ def _made(name: str) -> Callable[..., Any]:
     return _item if rest == "getitem" else _arithmetic(rest)
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: _made(name) for name in OPERATIONS}
+def _guarded(name: str) -> Callable[..., Any]:
+    prefix, _, rest = name.partition(".")
+    divides = prefix != "math" and rest in DIVISIONS
+    return _division(_made(name)) if divides else _made(name)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: _guarded(name) for name in OPERATIONS}
 
 
 def function_of(target: str, kwargs: dict[str, Any]) -> Callable[..., Any]:
     """What carries out an operation with these options; RequestError on one that is not taken."""
     if kwargs.get("inplace"):
         raise RequestError("nothing is done in place here")
+    if any(kwargs.get(name) is not None for name in ("size_average", "reduce")):
+        raise RequestError("size_average and reduce are not taken: say reduction")
     wanted = {key: value for key, value in kwargs.items() if key not in DROPPED}
     return partial(FUNCTIONS[target], **wanted)

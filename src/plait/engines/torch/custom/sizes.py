@@ -15,7 +15,7 @@ from plait.core.custom_ops import OPERATIONS, Makes
 from plait.core.errors import RequestError
 
 SLOW = 16
-"""Times as long as an addition: sorting, and functions that are series."""
+"""Times as long as an addition: sorting, functions that are series, spreads of short rows."""
 
 
 def elements(target: str, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
@@ -29,11 +29,23 @@ def elements(target: str, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
         case Makes.SLOWLY:
             return SLOW * _together(t.shape for t in held)
         case Makes.VIEW:
-            return sum(t.numel() for t in held)
+            return _held(held)
         case Makes.GROWN:
             return _GROWN[target.partition(".")[2]](list(args), kwargs)
         case Makes.PICKED:
-            return _PICKED[target.partition(".")[2]](list(args), kwargs)
+            # However little is picked: the gradient is as large as what it is picked from.
+            most = max((extent(t.shape) for t in held), default=0)
+            return max(most, _PICKED[target.partition(".")[2]](list(args), kwargs))
+
+
+def _held(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(extent(t.shape) for t in tensors)
+
+
+def extent(shape: Iterable[int]) -> int:
+    """Elements of a shape, whose empty dimensions count as one: a sum over such a dimension makes
+    all the others."""
+    return prod(filter(None, map(abs, shape)))
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
@@ -48,20 +60,20 @@ def _together(shapes: Iterable[Sequence[int]]) -> int:
     """Elements of shapes broadcast together; of the largest, where they cannot be."""
     known = list(shapes)
     together = _broadcast(known)
-    return max(map(prod, known)) if together is None else together
+    return max(map(extent, known)) if together is None else together
 
 
 def _broadcast(shapes: Sequence[Sequence[int]]) -> int | None:
     """Elements of shapes broadcast together, if they can be (torch's own takes longer than adding
     the tensors)."""
     if all(shape == shapes[0] for shape in shapes[1:]):
-        return prod(shapes[0]) if shapes else 1
+        return extent(shapes[0]) if shapes else 1
     n = 1
     for place in range(1, 1 + max(map(len, shapes))):
         sizes = {shape[-place] for shape in shapes if place <= len(shape)} - {1}
         if len(sizes) > 1:
             return None
-        n *= sizes.pop() if sizes else 1
+        n *= (sizes.pop() or 1) if sizes else 1
     return n
 
 
@@ -93,28 +105,28 @@ def _expand(args: list[Any], kwargs: dict[str, Any]) -> int:
     sizes = _sizes(args[1:], kwargs, "size")
     own = [1] * max(0, len(sizes) - len(shape)) + list(shape)
     pairs = zip(reversed(sizes), reversed(own), strict=False)
-    return prod(old if new == -1 else abs(new) for new, old in pairs)
+    return extent(old if new == -1 else new for new, old in pairs)
 
 
 def _repeat(args: list[Any], kwargs: dict[str, Any]) -> int:
     times = _sizes(args[1:], kwargs, "repeats", "dims")
-    return _tensor(args, kwargs, 0, "input").numel() * prod(map(abs, times))
+    return extent([*_tensor(args, kwargs, 0, "input").shape, *times])
 
 
 def _new(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return prod(map(abs, _sizes(args[1:], kwargs, "size")))
+    return extent(_sizes(args[1:], kwargs, "size"))
 
 
 def _new_full(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return prod(map(abs, _sizes(args[1:2], kwargs, "size")))
+    return extent(_sizes(args[1:2], kwargs, "size"))
 
 
 def _all_of(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return sum(t.numel() for t in _tensors([*args, *kwargs.values()]))
+    return _held(_tensors([*args, *kwargs.values()]))
 
 
 def _outer(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return prod(t.numel() for t in _tensors([*args, *kwargs.values()]))
+    return prod(extent(t.shape) for t in _tensors([*args, *kwargs.values()]))
 
 
 def _product(args: list[Any], kwargs: dict[str, Any]) -> int:
@@ -122,7 +134,7 @@ def _product(args: list[Any], kwargs: dict[str, Any]) -> int:
     a = _tensor(args, kwargs, 0, "input", "self").shape
     b = _tensor(args, kwargs, 1, "mat2", "other", "vec", "tensor").shape
     batch = _together([a[:-2], b[:-2]])
-    return batch * prod(a[-2:]) * (b[-1] if len(b) > 1 else 1)
+    return batch * extent(a[-2:]) * extent(b[-1:] if len(b) > 1 else ())
 
 
 def _pad(args: list[Any], kwargs: dict[str, Any]) -> int:
@@ -130,22 +142,22 @@ def _pad(args: list[Any], kwargs: dict[str, Any]) -> int:
     pads = _sizes(args[1:2], kwargs, "pad")
     grown = [abs(a) + abs(b) for a, b in zip(pads[::2], pads[1::2], strict=False)]
     by_dim = zip(reversed(shape), grown + [0] * len(shape), strict=False)
-    return prod(size + more for size, more in by_dim)
+    return extent(size + more for size, more in by_dim)
 
 
 def _gather(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return _tensor(args, kwargs, 2, "index").numel()
+    return extent(_tensor(args, kwargs, 2, "index").shape)
 
 
 def _index_select(args: list[Any], kwargs: dict[str, Any]) -> int:
     source, index = _tensor(args, kwargs, 0, "input"), _tensor(args, kwargs, 2, "index")
     dim = _whole(args[1] if len(args) > 1 else kwargs.get("dim"))
     size = source.shape[dim] if source.ndim else 1
-    return source.numel() // max(1, size) * index.numel()
+    return extent(source.shape) // max(1, size) * extent(index.shape)
 
 
 def _take(args: list[Any], kwargs: dict[str, Any]) -> int:
-    return _tensor(args, kwargs, 1, "index").numel()
+    return extent(_tensor(args, kwargs, 1, "index").shape)
 
 
 def _getitem(args: list[Any], kwargs: dict[str, Any]) -> int:
@@ -163,7 +175,7 @@ def _getitem(args: list[Any], kwargs: dict[str, Any]) -> int:
             continue
         if item is Ellipsis:
             here, dims = dims[: max(0, len(dims) - used)], dims[max(0, len(dims) - used) :]
-            n *= prod(here)
+            n *= extent(here)
             continue
         here, dims = dims[: _consumed(item)], dims[_consumed(item) :]
         used -= _consumed(item)
@@ -174,20 +186,23 @@ def _getitem(args: list[Any], kwargs: dict[str, Any]) -> int:
                 bounds = (item.start, item.stop, item.step)
                 if not all(b is None or isinstance(b, int) for b in bounds) or item.step == 0:
                     raise RequestError("a slice is of whole numbers")
-                n *= len(range(*item.indices(here[0]))) if here else 1
+                n *= (len(range(*item.indices(here[0]))) or 1) if here else 1
             case torch.Tensor():
                 picked.append((item.numel(),) if item.dtype == torch.bool else item.shape)
             case list():
+                # torch takes a list of anything else apart, as if it were several indices.
+                if not all(isinstance(each, int) for each in item):
+                    raise RequestError("a list of indices is of whole numbers")
                 picked.append((len(item),))
             case _:
                 raise RequestError("an index is a whole number, a slice or a tensor")
-    return n * prod(dims) * (_picked(picked) if picked else 1)
+    return n * extent(dims) * (_picked(picked) if picked else 1)
 
 
 def _picked(shapes: list[Sequence[int]]) -> int:
     together = _broadcast([tuple(shape) for shape in shapes])
     # Else there are masks, of which it is not known how many they let by.
-    return prod(map(prod, shapes)) if together is None else together
+    return prod(map(extent, shapes)) if together is None else together
 
 
 def _consumed(item: Any) -> int:
