@@ -212,7 +212,7 @@ SAID: list[tuple[str, tuple[Any, ...], int]] = [
     ("torch.tile", (X, (LARGE, 0)), 12 * LARGE),
     ("torch.matmul", (X.new_zeros(10**5, 0), X.new_zeros(0, 10**5)), 10**10),
     ("torch.matmul", (X.new_zeros(LARGE, 1, 0, 64), X.new_zeros(2, 64, 64)), 2 * 64**2 * LARGE),
-    ("operator.getitem", (X.new_zeros(LARGE, 1), (slice(None), slice(0, 0))), LARGE),
+    ("operator.getitem", (X.new_zeros(1, 1).expand(LARGE, 1), (slice(None), slice(0, 0))), LARGE),
     # Of much, little: its gradient is much.
     ("operator.getitem", (COLUMN, 3), 10**5),
     ("torch.take", (COLUMN, torch.tensor([0])), 10**5),
