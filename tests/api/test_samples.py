@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,27 @@ async def test_a_sample_is_numbered_and_asked_again_the_same(
         assert await draw(h, sampler, 2, seed=2) != [drawn]
         told = await h.clients.sampler(ALICE, sampler)
         assert told == {"sampler_id": sampler, "base_model": str(byte_model)}
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+async def test_an_answer_about_a_long_prompt_is_written_beside_the_event_loop(
+    rows: int, tmp_path: Path, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_requests, "LONG_ROWS", 5)
+    async with opened(tmp_path, byte_model) as h:
+        _, sampler = await base_sampler(h, byte_model)
+        threads: list[bool] = []
+        write = h.codec.write
+
+        def watched(*args: Any) -> bytes:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return write(*args)
+
+        monkeypatch.setattr(h.codec, "write", watched)
+        asked = work(prompt=tuple(range(1, rows + 2)), topk_prompt=2)
+        told = await get(h, await h.requests.sample(ALICE, sampler, 0, asked))
+        assert len(told.prompt_topk) == rows
+        assert threads == [rows < 5]
 
 
 async def test_what_fails_says_so_and_whose_fault_it_is(tmp_path: Path, byte_model: Path) -> None:

@@ -3,10 +3,12 @@
 import pytest
 
 from plait.core.errors import StoreError
-from plait.core.ids import LOCAL_TENANT
+from plait.core.ids import LOCAL_TENANT, TenantId
 from plait.store.losses import LossRow
 from plait.store.store import Store
-from plait.store.upkeep import REQUESTS_S, tidy
+from plait.store.upkeep import BODIES_S, tidy
+
+OTHER = TenantId("other")
 
 
 @pytest.fixture
@@ -17,10 +19,22 @@ def store(store: Store) -> Store:
 
 
 def create(
-    store: Store, seq: int, loss: bytes = b"\0loss", *, session_id: str = "s-1", most: int = 9
+    store: Store,
+    seq: int,
+    loss: bytes = b"\0loss",
+    *,
+    session_id: str = "s-1",
+    most: int = 9,
+    most_of_tenant: int = 9,
 ) -> LossRow | None:
     return store.losses.create(
-        session_id, seq, tenant_id=LOCAL_TENANT, loss=loss, most=most, now=float(seq)
+        session_id,
+        seq,
+        tenant_id=LOCAL_TENANT,
+        loss=loss,
+        most=most,
+        most_of_tenant=most_of_tenant,
+        now=float(seq),
     )
 
 
@@ -46,6 +60,16 @@ def test_a_session_has_so_many_at_most(store: Store) -> None:
     assert create(store, 8, session_id="s-2", most=2)
 
 
+def test_a_tenant_has_so_many_at_most(store: Store) -> None:
+    store.tenants.ensure(OTHER, now=0.0)
+    store.sessions.open("s-3", tenant_id=OTHER, told={}, now=1.0)
+    store.losses.create("s-3", 0, tenant_id=OTHER, loss=b"", most=9, most_of_tenant=1, now=1.0)
+    assert create(store, 0, most_of_tenant=2), "another's do not count"
+    assert create(store, 0, session_id="s-2", most_of_tenant=2)
+    assert create(store, 1, session_id="s-2", most_of_tenant=2) is None
+    assert create(store, 0, session_id="s-2", most_of_tenant=2), "one that is there is answered"
+
+
 def test_a_loss_of_no_session_is_refused(store: Store) -> None:
     with pytest.raises(StoreError):
         create(store, 1, session_id="s-9")
@@ -57,8 +81,8 @@ def test_they_go_a_piece_at_a_time_with_their_sessions_requests(store: Store) ->
         create(store, seq)
     create(store, 0, session_id="s-2")
     store.sessions.finish("s-1", reason="success", now=3.0)
-    assert tidy(store, now=3.0 + REQUESTS_S) == 0
-    assert tidy(store, now=3.5 + REQUESTS_S, limit=2) == 2
-    assert tidy(store, now=3.5 + REQUESTS_S, limit=2) == 1
+    assert tidy(store, now=3.0 + BODIES_S) == 0
+    assert tidy(store, now=3.5 + BODIES_S, limit=2) == 2
+    assert tidy(store, now=3.5 + BODIES_S, limit=2) == 1
     assert [store.losses.find("s-1", seq) for seq in range(3)] == [None] * 3
     assert store.losses.find("s-2", 0) is not None, "its session lives"

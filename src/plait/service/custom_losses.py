@@ -20,6 +20,8 @@ from plait.store.writer import GroupWriter
 
 MAX_LOSSES = 64
 """Of one session: each is made once and used for a whole training."""
+TENANT_LOSSES = 16 * MAX_LOSSES
+"""Of one tenant, in all sessions that live or ended within a day: 128 MiB at most."""
 
 
 class CustomLosses:
@@ -53,11 +55,13 @@ class CustomLosses:
             tenant_id=who.tenant_id,
             loss=stored,
             most=MAX_LOSSES,
+            most_of_tenant=TENANT_LOSSES,
             now=self._wall(),
         )
         if row is None:
             raise CapacityError(
-                f"session {session_id} has {MAX_LOSSES} custom losses: use those, or open another"
+                f"session {session_id} has {MAX_LOSSES} custom losses, or all your sessions of a "
+                f"day have {TENANT_LOSSES}: use those that there are"
             )
         return loss_id(session_id, number)
 

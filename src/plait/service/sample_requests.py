@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from plait.core.errors import NotFound, PlaitError, RequestLost, RunEnded
+from plait.core.operations import SampleResult
 from plait.service.ports import CLONE, Ended, Failed, Outcome, Ready, Who
 from plait.service.sample_lane import SampleLane
 from plait.service.ticket import Source, Ticket
@@ -31,6 +32,8 @@ READ_S = 60.0
 UNREAD_S = 3600.0
 """A client that polls asks every 40 s; one that was suspended comes back within the hour or not."""
 MAX_BYTES = 512 << 20
+LONG_ROWS = 1024
+"""Of a prompt: 20 tokens with log-probs in each of 32,000 places take 0.1 s to write."""
 SWEPT = 32
 """Answers looked at when one is added: more leave than come."""
 
@@ -208,7 +211,7 @@ class SampleRequests:
     async def _carry_out(self, request: _Request) -> None:
         try:
             result = await request.lane.draw(request.ticket)
-            body = self._codec.write(Kind.SAMPLE, request.ticket.work, result)
+            body = await self._written(request.ticket.work, result)
             self._end(request, Ready(kind=Kind.SAMPLE, body=body))
         except RunEnded:  # the workers are being stopped
             request.lost = True
@@ -216,6 +219,13 @@ class SampleRequests:
         except PlaitError as error:
             ours = error.http_status >= 500
             self._end(request, Failed(error=str(error), category="server" if ours else "user"))
+
+    async def _written(self, work: SampleWork, result: SampleResult) -> bytes:
+        """The answer; off the event loop where it tells much of a long prompt."""
+        rows = (result.prompt_topk, result.prompt_targets, result.prompt_draws)
+        if max(map(len, rows)) < LONG_ROWS:
+            return self._codec.write(Kind.SAMPLE, work, result)
+        return await asyncio.to_thread(self._codec.write, Kind.SAMPLE, work, result)
 
     def _settle(self, request: _Request, task: asyncio.Task[None]) -> None:
         """It is over; what has not told how was cancelled, perhaps before it began, or is a fault

@@ -1,8 +1,8 @@
 """Losses: the custom losses of client sessions, as they were taken.
 
 Invariants: ``(session_id, seq)`` is the idempotency key, and the same number again answers the
-original; a session has at most as many as its creator allows; what was taken is never changed, and
-stays until ``forget``, as long as its session's requests.
+original; a session, and a tenant, has at most as many as the creator allows; what was taken is
+never changed, and stays until ``forget``, as long as what names it can be carried out again.
 """
 
 from dataclasses import dataclass
@@ -33,18 +33,32 @@ class Losses:
         self._database = database
 
     def create(
-        self, session_id: str, seq: int, *, tenant_id: TenantId, loss: bytes, most: int, now: float
+        self,
+        session_id: str,
+        seq: int,
+        *,
+        tenant_id: TenantId,
+        loss: bytes,
+        most: int,
+        most_of_tenant: int,
+        now: float,
     ) -> LossRow | None:
-        """Keep a loss, or the original of that number; None if the session has ``most``."""
+        """Keep a loss, or the original of that number; None if the session has ``most``, or the
+        tenant ``most_of_tenant``."""
         row = LossRow(
             session_id=session_id, seq=seq, tenant_id=tenant_id, loss=loss, created_at=now
         )
-        n = sa.select(sa.func.count()).where(custom_losses.c.session_id == session_id)
+        bounds = (
+            (custom_losses.c.session_id == session_id, most),
+            (custom_losses.c.tenant_id == tenant_id, most_of_tenant),
+        )
         with self._database.write() as connection:
             if (original := _find(connection, session_id, seq)) is not None:
                 return original
-            if connection.execute(n).scalar_one() >= most:
-                return None
+            for of, bound in bounds:
+                n = sa.select(sa.func.count()).select_from(custom_losses).where(of)
+                if connection.execute(n).scalar_one() >= bound:
+                    return None
             values = {name: getattr(row, name) for name in LossRow.__slots__}
             connection.execute(custom_losses.insert(), values)
         return row

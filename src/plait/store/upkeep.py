@@ -8,7 +8,7 @@ from plait.store.store import Store
 ANSWERS_S = 86400.0
 """A client that has not asked for an answer in a day is gone."""
 BODIES_S = 86400.0
-"""So long after their session ended, what its requests carried is of no use to anybody."""
+"""So long after their session ended, what its requests carried or named is of no use to anybody."""
 REQUESTS_S = 30 * 86400.0
 """So long after their session ended, requests may still be looked into when somebody complains."""
 EVENTS_S = 90 * 86400.0
@@ -24,6 +24,6 @@ def tidy(store: Store, *, now: float, limit: int = PIECE) -> int:
         store.requests.prune(ended_before=now - ANSWERS_S, limit=limit)
         + store.requests.drop_bodies(ended_before=now - BODIES_S, limit=limit)
         + store.requests.forget(ended_before=now - REQUESTS_S, limit=limit)
-        + store.losses.forget(ended_before=now - REQUESTS_S, limit=limit)
+        + store.losses.forget(ended_before=now - BODIES_S, limit=limit)
         + store.events.prune(before=now - EVENTS_S, limit=limit)
     )
