@@ -108,7 +108,7 @@ class Requests:
             return told
         kept = self.house.losses.get(told.loss_id)
         if kept is None or not told.loss_id.startswith(f"{model.info.session_id}:"):
-            raise NotFound(f"this session has no custom loss {told.loss_id!r}")
+            raise NotFound(f"there is no custom loss {told.loss_id!r} of this model")
         return replace(told, loss=kept[1])
 
     async def sample(self, who: Who, sampler_id: str, seq: int, work: SampleWork) -> str:

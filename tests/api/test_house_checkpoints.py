@@ -27,6 +27,13 @@ def _of_rank_2(model: Path) -> CreateModel:
     return CreateModel(base_model=str(model), lora=LoraSpec(rank=2))
 
 
+async def _saved(one: Client, name: str) -> str:
+    """The path of a checkpoint to train from."""
+    work = SaveCheckpoint(name=name, kind=CheckpointKind.TRAINING)
+    path: str = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+    return path
+
+
 async def test_a_copy_goes_into_a_living_session_of_the_callers_own(
     tmp_path: Path, byte_model: Path
 ) -> None:
@@ -34,8 +41,7 @@ async def test_a_copy_goes_into_a_living_session_of_the_callers_own(
     async with house(tmp_path, byte_model) as h:
         one, other = await Client.open(h), await Client.open(h, BOB)
         await one.create(byte_model)
-        kept = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
-        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, kept))).path
+        path = await _saved(one, "kept")
         await h.models.publish(ALICE, path, public=True)
         for session_id in (one.session_id, "s-0123456789abcdef"):
             with pytest.raises(NotFound):
@@ -141,8 +147,7 @@ async def test_one_whose_files_are_gone_can_be_unpinned_and_deleted(
     async with house(tmp_path, byte_model) as h:
         one = await Client.open(h)
         await one.create(byte_model)
-        work = SaveCheckpoint(name="lost", kind=CheckpointKind.TRAINING)
-        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        path = await _saved(one, "lost")
         await h.models.pin(ALICE, path, pinned=True)
         shutil.rmtree(tmp_path / "checkpoints")
         with pytest.raises(RequestError, match="are gone"):
@@ -211,8 +216,7 @@ async def test_a_model_that_could_not_be_loaded_is_none(tmp_path: Path, byte_mod
     async with house(tmp_path, byte_model) as h:
         one = await Client.open(h)
         await one.create(byte_model)
-        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
-        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        path = await _saved(one, "kept")
         found = await h.checkpoints.find(ALICE.tenant_id, path)
         (found.folder / "adapter_model.safetensors").unlink()
         two = Client(h, ALICE, one.session_id, 1)
@@ -240,8 +244,7 @@ async def test_what_is_deleted_before_its_turn_to_be_loaded_is_gone(
     async with house(tmp_path, byte_model) as h:
         one = await Client.open(h)
         await one.create(byte_model)
-        work = SaveCheckpoint(name="kept", kind=CheckpointKind.TRAINING)
-        path = (await one.get(await one.send(Kind.SAVE_WEIGHTS, work))).path
+        path = await _saved(one, "kept")
         find = h.checkpoints.find
 
         async def find_late(*args: Any, **by: Any) -> Found:

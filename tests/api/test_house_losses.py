@@ -26,12 +26,19 @@ def _work(seed: int, loss_id: str) -> Batch:
     return Batch(data=batch(seed).data, loss="custom", config={}, train=True, loss_id=loss_id)
 
 
+async def _begun(h: House, model: Path) -> tuple[Client, str, str]:
+    """A client whose model has one gradient of a loss of its own; the loss, the request."""
+    one = await Client.open(h)
+    loss_id = await _create(h, one)
+    await one.create(model)
+    asked = await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id))
+    await one.get(asked)
+    return one, loss_id, asked
+
+
 async def _undisturbed(directory: Path, model: Path) -> dict[str, bytes]:
     async with house(directory, model) as h:
-        one = await Client.open(h)
-        loss_id = await _create(h, one)
-        await one.create(model)
-        await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+        one, *_ = await _begun(h, model)
         await one.get(await one.step())
         return adapter(h, one.model_id)
 
@@ -59,10 +66,7 @@ async def test_a_step_asked_for_at_once_comes_after_it(
 
 async def test_a_worker_that_dies_costs_nothing(tmp_path: Path, byte_model: Path) -> None:
     async with house(tmp_path / "a", byte_model) as h:
-        one = await Client.open(h)
-        loss_id = await _create(h, one)
-        await one.create(byte_model)
-        await one.get(await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+        one, *_ = await _begun(h, byte_model)
         for process in psutil.Process().children(recursive=True):
             if any("plait.runtime.worker" in part for part in process.cmdline()):
                 process.kill()
@@ -73,10 +77,8 @@ async def test_a_worker_that_dies_costs_nothing(tmp_path: Path, byte_model: Path
 
 async def test_another_life_of_the_house_has_the_loss(tmp_path: Path, byte_model: Path) -> None:
     async with house(tmp_path / "a", byte_model) as h:
-        one = await Client.open(h)
-        loss_id = await _create(h, one)
-        await one.create(byte_model)
-        answer = await one.get(kept := await one.send(Kind.FORWARD_BACKWARD, _work(1, loss_id)))
+        one, loss_id, kept = await _begun(h, byte_model)
+        answer = await one.get(kept)
     async with house(tmp_path / "a", byte_model) as h:
         one.house = h
         await one.get(await one.step())

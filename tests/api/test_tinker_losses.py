@@ -84,7 +84,7 @@ async def test_a_loss_is_its_sessions_alone(door: Door) -> None:
         model = await other.model()
         failed = await learn(model, loss_id)
         assert failed["category"] == "user"
-        assert "this session has no custom loss" in failed["error"]
+        assert "there is no custom loss" in failed["error"]
         assert logprobs(await model.gradient()), "the next number is not held up"
     polled = await bob.post("retrieve_future", request_id=loss_id, allow_metadata_only=False)
     assert polled.status_code == 404

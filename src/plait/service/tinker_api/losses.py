@@ -30,7 +30,7 @@ def routes(house: House, route: type[APIRoute]) -> APIRouter:
 
     @router.post("/create_custom_loss", responses=responses(410))
     async def create_custom_loss(body: bodies.CreateCustomLoss, who: Caller) -> LossPromise:
-        """A loss as a traced graph; ``forward_backward`` of this session's models may name it."""
+        """A loss as a traced graph; gradients of the same session's models may name it."""
         loss = await asyncio.to_thread(_loss, body)
         number = body.custom_loss_seq_id
         made = await house.requests.create_loss(who, body.session_id, number, loss)
