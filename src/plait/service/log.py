@@ -126,7 +126,7 @@ class Log:
         if at is not None and at[0] == session_of(model_id):
             row = await asyncio.to_thread(self._store.losses.find, *at)
         if row is None:
-            raise NotFound(f"there is no custom loss {loss_id[:120]!r} of this model: create it first")
+            raise NotFound(f"there is no custom loss {loss_id[:120]!r} here: create it first")
         return await asyncio.to_thread(load, row.loss)
 
     async def answer(self, model_id: str, seq: int) -> Ready | Failed | None:
